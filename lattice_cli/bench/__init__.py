@@ -1,0 +1,4 @@
+"""Numbers that can be checked.
+
+Thread: any
+"""

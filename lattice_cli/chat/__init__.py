@@ -1,0 +1,4 @@
+"""The engine in the terminal.
+
+Thread: any
+"""

@@ -1,0 +1,4 @@
+"""One thread, one batch of rows, events out.
+
+Thread: any
+"""

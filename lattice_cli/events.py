@@ -1,0 +1,97 @@
+"""All an engine can say about a job. Python values only: no arrays, no exceptions in flight.
+
+Grammar of one job's events:
+
+    (Started Prefilled* Piece*)? (Finished | Failed)
+
+A job cancelled while it waits has only its terminal event.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from lattice_cli.errors import LatticeError
+from lattice_cli.job import Channel
+
+FinishReason = Literal["stop", "length", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts. `completion_tokens` holds thoughts and answer, never the end token."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one monotonic clock.
+
+    `queued_s` until a slot was free; `prefill_s` from there to the end of the prompt; `first_token_s`
+    from submission to the first token; `decode_s` from the first token to the end.
+    """
+
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    first_token_s: float = 0.0
+    decode_s: float = 0.0
+
+    def decode_rate(self, completion_tokens: int) -> float:
+        """Tokens per second after the first one; 0 when there were fewer than two."""
+        return (completion_tokens - 1) / self.decode_s if completion_tokens > 1 and self.decode_s > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A slot is this job's; the 200 of a stream may be committed."""
+
+    job_id: str
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """`done` of `total` prompt tokens are read."""
+
+    job_id: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is certain: whole code points, no part of a marker or stop string."""
+
+    job_id: str
+    channel: Channel
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The reply ended. `stopped_by` is the stop string that ended it, if one did."""
+
+    job_id: str
+    reason: FinishReason
+    usage: Usage
+    timing: Timing
+    stopped_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The reply could not be finished; what was sent before stays valid."""
+
+    job_id: str
+    error: LatticeError
+
+
+Event = Started | Prefilled | Piece | Finished | Failed

@@ -1,0 +1,102 @@
+"""One generation asked for: the values that go into the engine. Frozen, so any thread may hold them.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import Enum
+
+
+class Channel(Enum):
+    """Which stream of a reply a text belongs to."""
+
+    ANSWER = "answer"
+    REASONING = "reasoning"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered conversation.
+
+    `ids` are token ids; `text` is what they encode; `opens_in` is the channel the reply begins in
+    (a template may open the thinking block itself); `asked` is the joined text of the last user
+    turn, which a scripted model matches on.
+    """
+
+    ids: tuple[int, ...]
+    text: str
+    opens_in: Channel = Channel.ANSWER
+    asked: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingChoice:
+    """Sampling values somebody chose; None where nothing was said. See `resolve_sampling`."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn, in the order penalties, temperature, top-k, min-p, top-p, draw.
+
+    `temperature` 0 is greedy, ties to the lowest id; `top_k` 0 keeps all; `top_p` 1 keeps all;
+    `repetition_penalty` (1 is none) counts each distinct id of prompt and reply once;
+    `presence_penalty` and `frequency_penalty` (0 is none) count the reply; `seed` None is random.
+    """
+
+    temperature: float = 0.7
+    top_k: int = 50
+    top_p: float = 0.9
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int | None = None
+
+
+def resolve_sampling(*choices: SamplingChoice, floor: Sampling | None = None) -> Sampling:
+    """The first choice that names a value wins; `floor` (default `Sampling()`) fills the rest.
+
+    The doors pass: the request, flags and environment values actually given, the model's
+    generation_config. None of them alone decides the others.
+    """
+    base = floor or Sampling()
+    values = {}
+    for field in fields(Sampling):
+        named = (getattr(choice, field.name) for choice in choices)
+        first = next((value for value in named if value is not None), None)
+        values[field.name] = getattr(base, field.name) if first is None else first
+    return Sampling(**values)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What ends a reply: `max_tokens` bounds everything generated; `stop` are texts never sent."""
+
+    max_tokens: int
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One reply to make. `n` choices of a request are n jobs with one prompt.
+
+    `submitted_s` is a reading of `time.monotonic`; `id` is unique within the process.
+    """
+
+    id: str
+    prompt: Prompt
+    sampling: Sampling
+    limits: Limits
+    choice: int = 0
+    submitted_s: float = 0.0

@@ -1,0 +1,4 @@
+"""What makes MLX fast where its wheel is not.
+
+Thread: any
+"""

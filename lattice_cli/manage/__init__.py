@@ -1,0 +1,4 @@
+"""The small commands: pull, models, doctor.
+
+Thread: any
+"""

@@ -1,0 +1,4 @@
+"""Knowledge of weights, tokenizers and where they come from.
+
+Thread: any
+"""

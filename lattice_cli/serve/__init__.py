@@ -1,0 +1,4 @@
+"""The OpenAI-compatible HTTP endpoint.
+
+Thread: any
+"""

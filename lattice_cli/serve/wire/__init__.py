@@ -1,0 +1,4 @@
+"""One file per wire dialect; knows no web framework.
+
+Thread: any
+"""
