@@ -1,0 +1,234 @@
+"""The one way to speak: stdout is data, stderr is talk, tables, progress and logging to stderr.
+
+Knows streams and terminals; knows nothing of models or requests. rich is imported inside bodies, so
+that `lattice --help` does not pay for it. Nothing here raises because a character cannot be encoded
+or because stderr is closed: such characters are replaced and such talk is dropped.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from lattice_cli.errors import LatticeError, UsageError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+
+
+# Streams.
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a person may be looking. Unlike rich, FORCE_COLOR does not make a pipe a terminal."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def is_live(stream: TextIO | None) -> bool:
+    """Whether lines may be redrawn: a terminal that is not `TERM=dumb`."""
+    return is_terminal(stream) and os.environ.get("TERM", "") not in ("", "dumb", "unknown")
+
+
+def lenient(stream: TextIO | None) -> TextIO | None:
+    """The same stream, set to replace what its encoding lacks instead of raising."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None and getattr(stream, "errors", None) in ("strict", "surrogateescape"):
+        reconfigure(errors="replace")
+    return stream
+
+
+def _console(stream: TextIO | None, *, stderr: bool) -> Console:
+    from rich.console import Console
+
+    lenient(stream)
+    return Console(stderr=stderr, force_terminal=is_terminal(stream), highlight=False, emoji=False, markup=False)
+
+
+def stdout_console() -> Console:
+    """A rich console on stdout; no markup, no emoji codes: what is printed is what was meant."""
+    return _console(sys.stdout, stderr=False)
+
+
+def stderr_console() -> Console:
+    """A rich console on stderr, as `stdout_console`."""
+    return _console(sys.stderr, stderr=True)
+
+
+# Talk.
+
+
+def say(text: str) -> None:
+    """One line of talk on stderr."""
+    stream = lenient(sys.stderr)
+    if stream is None:
+        return
+    try:
+        stream.write(text + "\n")
+        stream.flush()
+    except (OSError, ValueError):  # nobody listens
+        return
+
+
+def fail(error: LatticeError) -> None:
+    """The error's sentence on stderr and, apart from it, what to do. The caller picks the exit status."""
+    marks = ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") if _colours(sys.stderr) else ("", "", "")
+    say(f"{marks[0]}error:{marks[2]} {error.message}")
+    if error.hint:
+        say(f"\n{marks[1]}hint:{marks[2]} {error.hint}")
+
+
+def _colours(stream: TextIO | None) -> bool:
+    return is_live(stream) and not os.environ.get("NO_COLOR")
+
+
+# Tables: data.
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]], file: TextIO | None = None) -> None:
+    """Print rows under `columns`; on anything but a terminal as plain text, two spaces between columns.
+
+    A terminal too narrow folds long cells; no text is cut. `file` None is stdout.
+    """
+    stream = lenient(sys.stdout if file is None else file)
+    if stream is None:
+        return
+    if not is_terminal(stream):
+        stream.writelines(line + "\n" for line in _aligned(columns, rows))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        grid.add_column(Text(column), overflow="fold")
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    console = _console(stream, stderr=False)
+    console.file = stream
+    console.print(grid)
+
+
+def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    from rich.cells import cell_len
+
+    lines = [columns, *rows]
+    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
+        yield "  ".join(cells).rstrip()
+
+
+# Progress: talk.
+
+
+class Progress(Protocol):
+    """How far a transfer is."""
+
+    def update(self, done_bytes: int, total_bytes: int | None) -> None:
+        """`done_bytes` so far of `total_bytes`, None where the size is not known. Cheap; call it often."""
+
+
+class PlainProgress:
+    """A line at every tenth of the way, or every 30 s where the size is not known."""
+
+    def __init__(self, label: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._label, self._clock = label, clock
+        self._tenth, self._said_s = 0, clock()
+
+    def update(self, done_bytes: int, total_bytes: int | None) -> None:
+        tenth = 10 * done_bytes // total_bytes if total_bytes else 0
+        if tenth <= self._tenth and self._clock() - self._said_s < 30:
+            return
+        self._tenth, self._said_s = max(tenth, self._tenth), self._clock()
+        share = f" ({100 * done_bytes // total_bytes}% of {megabytes(total_bytes)})" if total_bytes else ""
+        say(f"{self._label}: {megabytes(done_bytes)}{share}")
+
+
+def megabytes(count: int) -> str:
+    """Bytes as people read them, in powers of ten: `850 kB`, `103.6 MB`, `1.8 GB`."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count / 1000:.0f} kB"
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Progress]:
+    """Show a transfer on stderr: a bar with size, speed and time left in a terminal, else rare lines."""
+    if not is_live(sys.stderr):
+        yield PlainProgress(label)
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    with RichProgress(*columns, console=stderr_console(), expand=True) as bar:
+        task = bar.add_task(label, total=None)
+
+        class Live:
+            def update(self, done_bytes: int, total_bytes: int | None) -> None:
+                bar.update(task, completed=done_bytes, total=total_bytes)
+
+        yield Live()
+
+
+# Logging: talk for machines.
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to whatever `sys.stderr` is at the moment, so that a live display can stand above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(self.format(record))
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def configure_logging(level: str = "warning", fmt: str = "text") -> None:
+    """Log to stderr: our own loggers from `level` on, other libraries from warnings on.
+
+    Raises: UsageError for a level or format that is not one of `LEVELS` and `FORMATS`.
+    """
+    if level not in LEVELS:
+        raise UsageError(f"`--log-level` is `{level}`, not one of {', '.join(LEVELS)}", param="--log-level")
+    if fmt not in FORMATS:
+        raise UsageError(f"`--log-format` is `{fmt}`, not one of {', '.join(FORMATS)}", param="--log-format")
+    handler = _StderrHandler()
+    handler.setFormatter(
+        _JsonFormatter() if fmt == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("lattice").setLevel(level.upper())
