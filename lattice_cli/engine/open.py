@@ -1,0 +1,57 @@
+"""A model source -> a ready engine. The one place that chooses a backend.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lattice_cli.engine.engine import Engine
+from lattice_cli.model.card import ModelCard, ModelSource
+from lattice_cli.settings import EngineSettings, Home
+
+
+@dataclass(frozen=True, slots=True)
+class OpenEngine:
+    """What the worker owns once a model is loaded."""
+
+    card: ModelCard
+    engine: Engine
+
+
+def open_engine(
+    source: ModelSource, home: Home, settings: EngineSettings, *, tokenizer_dir: Path | None = None
+) -> OpenEngine:
+    """Load `source` on the calling thread, which owns it from then on. Cost: seconds.
+
+    Raises: ModelError, InstallError, UsageError.
+    """
+    if source.kind == "script":
+        from lattice_cli.engine.scripted import open_script
+
+        card, scripted = open_script(source, settings.context_tokens)
+        return OpenEngine(card, Engine(card, scripted, settings))
+    return _open_weights(source, home, settings, tokenizer_dir)
+
+
+def _open_weights(
+    source: ModelSource, home: Home, settings: EngineSettings, tokenizer_dir: Path | None
+) -> OpenEngine:
+    from lattice_cli.kernels import blas, platform
+
+    blas.preload(home)
+    platform.check_platform()
+    import mlx.core as mx
+
+    from lattice_cli.engine.backend import MlxBackend
+    from lattice_cli.model.load import load
+
+    try:
+        loaded = load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
+        backend = MlxBackend(loaded.network, settings.max_rows, settings.prefill_chunk)
+    except BaseException:
+        mx.clear_streams()  # UPSTREAM: see MlxBackend.close; a failed load has used this thread's streams too
+        raise
+    return OpenEngine(loaded.card, Engine(loaded.card, backend, settings))

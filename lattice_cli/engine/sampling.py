@@ -1,0 +1,130 @@
+"""How a token is drawn: penalties, temperature, top-k, min-p, top-p, and a keyed draw.
+
+The order is lattice_serve's: repetition (and presence, frequency) penalty on the raw logits, then
+temperature, top-k, softmax, min-p, top-p, draw. Temperature 0 is argmax after the penalties; ties go to
+the lowest id. Nothing here syncs with the host.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable
+
+import mlx.core as mx
+
+from lattice_cli.job import Job, Sampling
+
+Sampler = Callable[[mx.array], mx.array]
+Processor = Callable[[mx.array, mx.array], mx.array]
+
+MIN_TEMPERATURE = 1e-5  # below it, 1/t overflows float32 logits: argmax, as lattice_serve does
+
+
+def greedy(logits: mx.array) -> mx.array:
+    """The most likely id of each row. One function for all greedy rows, so a batch draws them in one call."""
+    return mx.argmax(logits, axis=-1)  # (rows,)
+
+
+def draw_key(seed: int, choice: int, position: int) -> mx.array:
+    """A random key that depends on the request alone: its seed, choice index and token position."""
+    digest = hashlib.blake2b(f"{seed}/{choice}/{position}".encode(), digest_size=8).digest()
+    return mx.random.key(int.from_bytes(digest))
+
+
+def row_sampler(job: Job, position: int) -> Sampler:
+    """The sampler of one row, continuing at token `position` of its reply.
+
+    It is called once a step, in order, with log-probabilities (1, vocabulary) and gives ids (1,).
+    """
+    sampling = job.sampling
+    if sampling.temperature < MIN_TEMPERATURE or sampling.top_k == 1:
+        return greedy
+    # A job without a seed gets one of its own, made from its id, so that a restart after a fault draws alike.
+    seed = _seed_of(job.id) if sampling.seed is None else sampling.seed
+    state = position
+
+    def sample(logits: mx.array) -> mx.array:
+        nonlocal state
+        key = draw_key(seed, job.choice, state)
+        state += 1
+        return draw(logits, sampling, key)
+
+    return sample
+
+
+_process_salt = secrets.token_bytes(16)
+
+
+def _seed_of(job_id: str) -> int:
+    """A seed nobody can foresee, the same for one job throughout this process."""
+    return int.from_bytes(hashlib.blake2b(job_id.encode(), key=_process_salt, digest_size=8).digest())
+
+
+def draw(logits: mx.array, sampling: Sampling, key: mx.array) -> mx.array:
+    """Draw one id a row from `logits` (rows, vocabulary); ids (rows,).
+
+    PERF: with top_k the rest works on k values instead of a sorted vocabulary.
+    """
+    vocabulary = logits.shape[-1]
+    scaled = logits.astype(mx.float32) * (1.0 / sampling.temperature)
+    ids: mx.array | None = None
+    kept = scaled
+    if 0 < sampling.top_k < vocabulary:
+        ids = mx.argpartition(-scaled, kth=sampling.top_k - 1, axis=-1)[..., : sampling.top_k]  # (rows, k)
+        kept = mx.take_along_axis(scaled, ids, axis=-1)  # (rows, k)
+    if sampling.min_p > 0.0:
+        floor = mx.max(kept, axis=-1, keepdims=True) + mx.log(mx.array(sampling.min_p))
+        kept = mx.where(kept < floor, -mx.inf, kept)
+    if sampling.top_p < 1.0:
+        kept = _nucleus(kept, sampling.top_p)
+    drawn = mx.random.categorical(kept, axis=-1, key=key)  # (rows,)
+    return drawn if ids is None else mx.take_along_axis(ids, drawn[..., None], axis=-1).squeeze(-1)
+
+
+def _nucleus(logits: mx.array, top_p: float) -> mx.array:
+    """Keep the smallest set of most likely values whose probability reaches `top_p`; the first always stays."""
+    order = mx.argsort(-logits, axis=-1)
+    probabilities = mx.softmax(mx.take_along_axis(logits, order, axis=-1), axis=-1)
+    before = mx.cumsum(probabilities, axis=-1) - probabilities
+    limit = max(top_p, 1e-7)
+    dropped_sorted = before >= limit
+    dropped = mx.put_along_axis(mx.zeros_like(dropped_sorted), order, dropped_sorted, axis=-1)
+    return mx.where(dropped, -mx.inf, logits)
+
+
+def row_processors(job: Job) -> list[Processor]:
+    """What changes a row's logits before the draw; empty for a row without penalties."""
+    sampling = job.sampling
+    processors: list[Processor] = []
+    if sampling.repetition_penalty != 1.0:
+        processors.append(_repetition(sampling.repetition_penalty))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        processors.append(_reply_penalty(sampling, prompt_tokens=len(job.prompt.ids)))
+    return processors
+
+
+def _repetition(penalty: float) -> Processor:
+    """Once for each distinct id of prompt and reply: a positive logit divided, a negative one multiplied."""
+
+    def process(context: mx.array, logits: mx.array) -> mx.array:
+        seen = logits[:, context]
+        logits[:, context] = mx.where(seen < 0, seen * penalty, seen / penalty)
+        return logits
+
+    return process
+
+
+def _reply_penalty(sampling: Sampling, prompt_tokens: int) -> Processor:
+    """OpenAI's: minus presence once, and minus frequency times the count, for each id of the reply so far."""
+
+    def process(context: mx.array, logits: mx.array) -> mx.array:
+        reply = context[prompt_tokens:]
+        if reply.size == 0:
+            return logits
+        counts = mx.zeros((logits.shape[-1],), dtype=mx.float32).at[reply].add(1.0)
+        return logits - (sampling.presence_penalty * (counts > 0) + sampling.frequency_penalty * counts)
+
+    return process

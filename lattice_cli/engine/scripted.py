@@ -1,0 +1,208 @@
+"""The scripted model: replies from a file (`--model script:FILE`), through the same rows and text stages.
+
+A documented feature for client authors: it needs no weights and no MLX back end. The file's format is in
+docs/guides/scripted-model.md.
+
+Thread: any (parsing, tokenizer); worker (ScriptedBackend)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from lattice_cli.engine.backend import Emitted, Progress
+from lattice_cli.engine.row import Row
+from lattice_cli.errors import BadScript, EngineFault, UsageError
+from lattice_cli.model.card import ModelCard, ModelFormat, ModelSource
+from lattice_cli.prompt.template import BARE_CHATML
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class HexToken(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A token given by its bytes, such as the half of an emoji."""
+
+    hex: str
+
+
+class Reply(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One reply; the first whose `when` is in the last user message wins (absent: always)."""
+
+    tokens: tuple[str | HexToken, ...]
+    when: str | None = None
+    then: Literal["eos", "repeat", "hang"] = "eos"
+    prefill_ms: Milliseconds = 0
+    token_ms: Milliseconds = 0
+    raise_at: Count | None = None
+
+
+class Script(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A whole file."""
+
+    replies: tuple[Reply, ...]
+    name: str | None = None
+    context_tokens: Annotated[int, msgspec.Meta(ge=1)] = 4096
+    prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    chat_template: str = BARE_CHATML
+    think: tuple[str, str] | None = None
+    tool_parser: Literal["json", "qwen3_coder"] | None = None
+
+
+def read_script(path: Path) -> Script:
+    """Parse and check a script. Raises: BadScript naming the file and the place."""
+    try:
+        script = msgspec.json.decode(path.read_bytes(), type=Script)
+    except OSError as error:
+        raise BadScript(f"the script `{path}` cannot be read: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadScript(f"the script `{path}` is malformed: {error}") from error
+    for number, reply in enumerate(script.replies):
+        for index, token in enumerate(reply.tokens):
+            _token_bytes(token, f"`{path}` at `$.replies[{number}].tokens[{index}]`")
+        if reply.then == "repeat" and not reply.tokens:
+            raise BadScript(f"the script `{path}` at `$.replies[{number}]` repeats no tokens")
+    if script.think is not None and not all(script.think):
+        raise BadScript(f"the script `{path}` at `$.think` has an empty marker")
+    return script
+
+
+def _token_bytes(token: str | HexToken, place: str) -> bytes:
+    if isinstance(token, str):
+        return token.encode("utf-8", "surrogatepass")
+    try:
+        return bytes.fromhex(token.hex)
+    except ValueError as error:
+        raise BadScript(f"the script {place} holds no hex digits: `{token.hex}`") from error
+
+
+class ScriptTokenizer:
+    """Ids 0-255 are bytes; each element of each reply has an id of its own after them; the last id ends."""
+
+    def __init__(self, script: Script) -> None:
+        self._prompt_tokens = script.prompt_tokens
+        self._elements = [_token_bytes(token, "") for reply in script.replies for token in reply.tokens]
+        self.end_id = 256 + len(self._elements)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.end_id + 1
+
+    def encode(self, text: str) -> list[int]:
+        """One id a UTF-8 byte, or exactly the script's `prompt_tokens` ids."""
+        if self._prompt_tokens is not None:
+            return [0] * self._prompt_tokens
+        return list(text.encode("utf-8", "surrogatepass"))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(map(self.token_bytes, ids)).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id < 256:
+            return bytes([token_id])
+        return b"" if token_id == self.end_id else self._elements[token_id - 256]
+
+
+@dataclass(slots=True)
+class _Playing:
+    """One row's place in its reply. `due_s` is when its next thing happens; None while it hangs."""
+
+    row: Row
+    reply: Reply
+    first_id: int
+    position: int
+    due_s: float | None
+    prefilled: bool = False
+
+
+class ScriptedBackend:
+    """Plays replies against a clock; rows run in parallel. `advance` never sleeps: see `ready_in_s`."""
+
+    def __init__(self, script: Script, end_id: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._script = script
+        self._end_id = end_id
+        self._clock = clock
+        self._playing: dict[str, _Playing] = {}
+
+    def insert(self, row: Row) -> None:
+        reply, first_id = self._choose(row.job.prompt.asked)
+        due_s = self._clock() + reply.prefill_ms / 1000
+        self._playing[row.job.id] = _Playing(row, reply, first_id, position=len(row.emitted), due_s=due_s)
+
+    def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
+        now_s = self._clock()
+        outcomes: list[Progress | Emitted] = []
+        for playing in self._playing.values():
+            if playing.due_s is None or playing.due_s > now_s:
+                continue
+            if playing.prefilled:
+                outcomes.extend(self._token(playing))
+            else:
+                playing.prefilled = True
+                playing.due_s += playing.reply.token_ms / 1000
+                total = playing.row.prompt_tokens
+                outcomes.append(Progress(playing.row.job.id, total, total))
+        return outcomes
+
+    def remove(self, job_ids: Sequence[str]) -> None:
+        for job_id in job_ids:
+            self._playing.pop(job_id, None)
+
+    def reset(self) -> None:
+        self._playing.clear()
+
+    def ready_in_s(self) -> float | None:
+        due = [playing.due_s for playing in self._playing.values() if playing.due_s is not None]
+        return max(0.0, min(due) - self._clock()) if due else None
+
+    def close(self) -> None:
+        self._playing.clear()
+
+    def _choose(self, asked: str) -> tuple[Reply, int]:
+        """The first reply that matches, and the id of its first element; an empty reply when none does."""
+        first_id = 256
+        for reply in self._script.replies:
+            if reply.when is None or reply.when in asked:
+                return reply, first_id
+            first_id += len(reply.tokens)
+        return Reply(tokens=()), first_id
+
+    def _token(self, playing: _Playing) -> list[Emitted]:
+        reply, position = playing.reply, playing.position
+        if position == reply.raise_at:
+            playing.row.fault = EngineFault("generation failed")
+            playing.due_s = None
+            return []
+        if position >= len(reply.tokens) and reply.then != "repeat":
+            playing.due_s = None
+            return [Emitted(playing.row.job.id, self._end_id)] if reply.then == "eos" else []
+        playing.position += 1
+        assert playing.due_s is not None
+        playing.due_s += reply.token_ms / 1000
+        return [Emitted(playing.row.job.id, playing.first_id + position % len(reply.tokens))]
+
+
+def open_script(source: ModelSource, context_tokens: int | None) -> tuple[ModelCard, ScriptedBackend]:
+    """A card and a backend for a scripted model. Raises: BadScript, UsageError (window too large)."""
+    script = read_script(source.path)
+    if context_tokens is not None and context_tokens > script.context_tokens:
+        raise UsageError(
+            f"`--context {context_tokens}` is more than the {script.context_tokens} tokens of `{source.served_id}`"
+        )
+    tokenizer = ScriptTokenizer(script)
+    card = ModelCard(
+        served_id=source.served_id,
+        format=ModelFormat("script", "scripted", "none", script.context_tokens, source.path.stat().st_size),
+        tokenizer=tokenizer,
+        context_tokens=context_tokens or script.context_tokens,
+        end_ids=frozenset({tokenizer.end_id}),
+        chat_template=script.chat_template,
+        think=script.think,
+    )
+    return card, ScriptedBackend(script, tokenizer.end_id)
