@@ -1,0 +1,123 @@
+"""Which way the doors open: every import of lattice_cli, read from the sources, points down the house.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.pure
+
+ROOT = Path(__file__).parent.parent / "lattice_cli"
+
+# Floors from the cellar up: a module imports its own floor and those below.
+FLOORS = (
+    ("errors", "conversation", "job", "events"),
+    ("settings", "policy", "telemetry", "console"),
+    ("model", "kernels"),
+    ("prompt",),
+    ("engine",),
+    ("serve", "chat", "bench", "manage"),
+    ("cli",),
+    ("__main__",),
+)
+DOORS = FLOORS[5]
+FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+ENGINE_FOR_DOORS = r"engine\.(worker|open|completion|measure)"
+
+# A foreign package -> the places it may be imported, as a pattern over module names below lattice_cli.
+HOMES = {
+    "mlx": r"(model|engine|kernels)\..*",
+    "mlx_lm": r"(model|engine|kernels)\..*",
+    "mlx_lm.generate": r"engine\.backend",
+    "mlx_lm.models.cache": r"engine\.backend",
+    "transformers": r"nowhere",
+    "gguf": r"model\.gguf",
+    "falcon": r"serve\.(?!wire).*",
+    "waitress": r"serve\.server",
+    "rich": r"console|chat\.view|bench\.report",
+    "prompt_toolkit": r"chat\..*",
+    "sseclient": r"bench\.load",
+    "typer": r"cli|\w+\.command|manage\.\w+",
+}
+THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
+
+
+def imports(tree: ast.AST) -> set[str]:
+    """Every module that may be meant: `from a import b` is `a` and `a.b`; lazy and typing imports count."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, "imports are absolute here"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def faults(name: str, source: str) -> list[str]:
+    """What a module called `name` below lattice_cli ("engine.row") does against the rules."""
+    tree, room = ast.parse(source), name.split(".")[0]
+    found = [] if THREAD_LINE.search((ast.get_docstring(tree) or "")) else ["no `Thread:` line ends the docstring"]
+    for wanted in sorted(imports(tree)):
+        for package, homes in HOMES.items():
+            if f"{wanted}.".startswith(f"{package}.") and not re.fullmatch(homes, name):
+                found.append(f"imports {wanted}, which belongs to {homes}")
+        ours = wanted.removeprefix("lattice_cli.")
+        target = ours.split(".")[0]
+        if ours == wanted or target not in FLOOR_OF or target == room:
+            continue
+        if FLOOR_OF[target] > FLOOR_OF[room] or (target in DOORS and room in DOORS):
+            found.append(f"imports {wanted}, upstairs or next door")
+        if room in DOORS and target == "engine" and ours != "engine" and not re.match(ENGINE_FOR_DOORS, ours):
+            found.append(f"imports {wanted}, which does not leave the engine floor")
+    return found
+
+
+def modules() -> dict[str, Path]:
+    """Dotted names below lattice_cli -> files; the package itself and its rooms' doors are left out."""
+    files = sorted(ROOT.rglob("*.py"))
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
+
+
+@pytest.mark.parametrize("name", modules())
+def test_imports_point_down_the_house(name: str) -> None:
+    """A second way between rooms is how a god object starts."""
+    assert faults(name, modules()[name].read_text()) == []
+
+
+def test_every_module_stands_on_a_floor() -> None:
+    assert {name.split(".")[0] for name in modules()} <= set(FLOOR_OF)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("serve.app", "import mlx.core as mx"),
+        ("engine.worker", "from mlx_lm.models import cache"),
+        ("engine.row", "from mlx_lm.generate import BatchGenerator"),
+        ("serve.wire.chat", "import falcon"),
+        ("serve.command", "from waitress import serve"),
+        ("chat.repl", "from rich.table import Table"),
+        ("chat.view", "import typer"),
+        ("serve.app", "from lattice_cli.chat.session import Session"),
+        ("model.load", "def f():\n    from lattice_cli.engine.worker import EngineWorker"),
+        ("errors", "from lattice_cli.settings import Home"),
+        ("serve.exchange", "from lattice_cli.engine.row import Row"),
+        ("serve.exchange", "from lattice_cli.engine import scheduler"),
+    ],
+)
+def test_a_planted_violation_is_caught(name: str, line: str) -> None:
+    """A rule that cannot fail proves nothing."""
+    clean = '"""A module.\n\nThread: any\n"""\n'
+    assert faults(name, clean) == []
+    assert len(faults(name, clean + line)) >= 1
+
+
+def test_a_module_without_its_thread_line_is_caught() -> None:
+    assert faults("job", '"""A module."""\n') == ["no `Thread:` line ends the docstring"]
