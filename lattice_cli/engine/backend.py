@@ -53,7 +53,7 @@ class Backend(Protocol):
         """Seconds until `advance` has something to do: 0 is now, None is not before a row comes or goes."""
 
     def close(self) -> None:
-        """Last call on the worker thread."""
+        """Let go of the model; no other call follows."""
 
 
 class MlxBackend:
@@ -132,10 +132,6 @@ class MlxBackend:
         return 0.0 if self._uids else None
 
     def close(self) -> None:
-        import mlx.core as mx
-
         self._generator.close()
         self._generator = None
         self._network = None
-        # UPSTREAM: without this as the thread's last act mlx 0.32 aborts the process at exit (status 134).
-        mx.clear_streams()

@@ -19,11 +19,13 @@ from lattice_cli.engine.row import Row
 from lattice_cli.engine.scheduler import Scheduler
 from lattice_cli.errors import EngineFault, EngineUnavailable
 from lattice_cli.events import Event
-from lattice_cli.job import Job
+from lattice_cli.job import Job, Limits, Prompt, Sampling
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings
 
 log = logging.getLogger("lattice.engine")
+
+CANARY_STEPS = 8  # a generator gives a one-token prompt its first token at its second or third step
 
 
 class Engine:
@@ -117,8 +119,24 @@ class Engine:
             events.extend(row.fail(EngineUnavailable(reason)))
         return events
 
+    def alive(self) -> bool:
+        """Whether the backend still makes tokens: one short row, alone, on a fresh state.
+
+        Called after `reset`, while no row is in the backend. It tells an engine that is broken from
+        requests that are. May raise what the backend raises.
+        """
+        probe = Row(Job("canary", Prompt(ids=(0,), text=""), Sampling(temperature=0.0), Limits(max_tokens=1)), self._card)
+        try:
+            self._backend.insert(probe)
+            for _ in range(CANARY_STEPS):
+                if any(isinstance(outcome, Emitted) for outcome in self._backend.advance(self._settings.prefill_chunk)):
+                    return True
+            return False
+        finally:
+            self._backend.reset()
+
     def close(self) -> None:
-        """The last call on the worker thread."""
+        """Let go of the backend; no other call follows."""
         self._backend.close()
 
     def _admit(self) -> None:

@@ -5,6 +5,7 @@ Thread: worker
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +16,18 @@ from lattice_cli.settings import EngineSettings, Home
 
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
-    """What the worker owns once a model is loaded."""
+    """What the worker owns once a model is loaded. `release` is the thread's very last act."""
 
     card: ModelCard
     engine: Engine
+    release: Callable[[], None] = lambda: None
+
+    def close(self) -> None:
+        """End the engine. The calling thread can do nothing with mlx after this."""
+        try:
+            self.engine.close()
+        finally:
+            self.release()
 
 
 def open_engine(
@@ -48,10 +57,11 @@ def _open_weights(
     from lattice_cli.engine.backend import MlxBackend
     from lattice_cli.model.load import load
 
+    # UPSTREAM: a thread that used mlx 0.32 and did not clear its streams aborts the process at exit (status 134).
     try:
         loaded = load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
         backend = MlxBackend(loaded.network, settings.max_rows, settings.prefill_chunk)
     except BaseException:
-        mx.clear_streams()  # UPSTREAM: see MlxBackend.close; a failed load has used this thread's streams too
+        mx.clear_streams()
         raise
-    return OpenEngine(loaded.card, Engine(loaded.card, backend, settings))
+    return OpenEngine(loaded.card, Engine(loaded.card, backend, settings), release=mx.clear_streams)

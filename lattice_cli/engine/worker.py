@@ -26,6 +26,7 @@ from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings
 
 if TYPE_CHECKING:
+    from lattice_cli.engine.engine import Engine
     from lattice_cli.engine.open import OpenEngine
 
 log = logging.getLogger("lattice.engine")
@@ -110,8 +111,8 @@ class EngineWorker:
     """Owns the engine thread.
 
     LOADING -> READY -> DRAINING -> STOPPED, and BROKEN from anywhere. At most `max_rows` + `max_pending`
-    tickets are open at once. The third fault within a minute with no reply finished between them makes
-    the worker BROKEN.
+    tickets are open at once. The third fault within a minute with no reply finished between them asks a
+    canary: a short job that must make a token; when it cannot, the worker is BROKEN.
     """
 
     def __init__(
@@ -221,8 +222,10 @@ class EngineWorker:
             try:
                 events = engine.step()
             except Exception as fault:  # any row's fault; the engine knows whose
-                self._run_count_fault(fault)
                 events = engine.reset(fault)
+                self._run_deliver(events)
+                self._run_weigh(fault, engine)
+                continue
             self._run_deliver(events)
         self._run_deliver(engine.abort("the server is shutting down"))
 
@@ -264,13 +267,17 @@ class EngineWorker:
             if not self._unfinished[id(ticket)]:
                 del self._unfinished[id(ticket)]
 
-    def _run_count_fault(self, fault: Exception) -> None:
+    def _run_weigh(self, fault: Exception, engine: Engine) -> None:
+        """Count a fault. After too many of them a canary decides: bad requests, or a broken engine."""
         now_s = time.monotonic()
         self._faults.append(now_s)
         while now_s - self._faults[0] > FAULT_WINDOW_S:
             self._faults.popleft()
-        if len(self._faults) >= FAULTS_TO_BREAK:
-            raise EngineFault("the engine failed three times within a minute") from fault
+        if len(self._faults) < FAULTS_TO_BREAK:
+            return
+        self._faults.clear()
+        if not engine.alive():
+            raise EngineFault("the engine makes no tokens any more") from fault
 
     def _run_break(self, error: LatticeError) -> None:
         log.debug("the engine is broken", exc_info=error)
@@ -295,4 +302,4 @@ class EngineWorker:
                 self.on_broken(self.error)
         finally:
             if opened is not None:
-                opened.engine.close()
+                opened.close()
