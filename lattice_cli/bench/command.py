@@ -1,0 +1,111 @@
+"""`lattice bench speed` and `lattice bench load`: options in, a measurement, a report out.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Measure: the engine in this process (speed), or any OpenAI-compatible server (load).",
+)
+
+PromptTokens = Annotated[int, typer.Option(min=1, help="Length of the prompt, in tokens")]
+MaxTokens = Annotated[int, typer.Option(min=2, help="Length of the reply, in tokens")]
+Warmups = Annotated[int, typer.Option(min=0, help="Trials that run first and are left out")]
+
+
+@app.command()
+def speed(
+    model: Annotated[str | None, typer.Option(help="Name, folder, .gguf file, org/repo or script:FILE")] = None,
+    prompt_tokens: PromptTokens = 512,
+    max_tokens: MaxTokens = 64,
+    trials: Annotated[int, typer.Option(min=1, help="Trials that count")] = 5,
+    warmups: Warmups = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Changes how the prompts begin")] = 0,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens read between two steps")] = 512,
+) -> None:
+    """Prefill and decode speed of the engine itself, without HTTP.
+
+    A table goes to stderr; the last line of stdout is JSON with every trial, the machine and the versions.
+    """
+    from lattice_cli.bench import machine, report
+    from lattice_cli.bench.speed import SpeedPlan, run_speed
+    from lattice_cli.console import say
+    from lattice_cli.engine.open import open_engine
+    from lattice_cli.engine.worker import EngineWorker
+    from lattice_cli.model.locate import find_model
+    from lattice_cli.settings import EngineSettings, read_home
+
+    home, settings = read_home(), EngineSettings(prefill_chunk=prefill_chunk)
+    plan = SpeedPlan(prompt_tokens, max_tokens, trials, warmups, seed)
+    before = machine.describe()
+    source = find_model(model, home)
+    worker = EngineWorker(lambda: open_engine(source, home, settings), settings)
+    worker.start()
+    try:
+        card = worker.wait_ready()
+        results = []
+        for number, trial in enumerate(run_speed(worker, plan), start=1):
+            results.append(trial)
+            say(
+                f"trial {number} of {trials}: {trial.prefill_rate or 0:.4g} prefill, {trial.decode_rate or 0:.4g} decode"
+            )
+    finally:
+        worker.stop()
+    about = {"format": card.format.kind, "quantization": card.format.quantization, "notes": list(card.notes)}
+    setting = report.Setting(_command(), before, machine.versions(), card.served_id, about)
+    report.show(report.speed_record(setting, plan, results, machine.peak_memory_bytes()))
+
+
+@app.command()
+def load(
+    url: Annotated[str, typer.Option(help="The server, with or without /v1")] = "http://127.0.0.1:11435",
+    model: Annotated[str | None, typer.Option(help="As the server calls it [default: the first it lists]")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="Requests at once")] = 1,
+    prompt_tokens: PromptTokens = 512,
+    max_tokens: MaxTokens = 64,
+    trials: Annotated[int, typer.Option(min=1, help="Requests of each client")] = 5,
+    warmups: Warmups = 1,
+    seed: Annotated[int | None, typer.Option(min=0, help="Makes prompts of runs differ [default: the time]")] = None,
+    timeout: Annotated[float, typer.Option(min=1, help="Longest silence of the server, in seconds")] = 600,
+    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token")] = None,
+) -> None:
+    """What clients of an OpenAI-compatible server see: time to first token, tokens per second.
+
+    Every prompt begins unlike any other, so no prompt cache helps. Empty, broken and refused replies are
+    failures: they are listed, left out of the figures, and make the exit status 4.
+    """
+    from lattice_cli.bench import machine, report
+    from lattice_cli.bench.crowd import LoadPlan, run_load
+    from lattice_cli.bench.load import first_model, read_target
+    from lattice_cli.console import say
+    from lattice_cli.errors import BenchError
+
+    target = read_target(url, timeout, api_key)
+    name = model or first_model(target)
+    if name is None:
+        raise BenchError(f"`{url}` names no model", hint="start the server, or name one with --model")
+    seed = int(time.time()) if seed is None else seed
+    plan = LoadPlan(name, prompt_tokens, max_tokens, clients, trials, warmups, seed)
+    before = machine.describe()
+    result = run_load(target, plan, say)
+    setting = report.Setting(_command(api_key), before, machine.versions(), name, {"url": url})
+    report.show(report.load_record(setting, plan, result))
+    if result.misses:
+        total = len(result.misses) + len(result.answers)
+        raise BenchError(f"{len(result.misses)} of {total} requests failed")
+
+
+def _command(secret: str | None = None) -> str:
+    """The command line as it was typed, without the key."""
+    words = ["lattice", *sys.argv[1:]]
+    return shlex.join(word.replace(secret, "***") if secret else word for word in words)

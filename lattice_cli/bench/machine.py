@@ -1,0 +1,81 @@
+"""What a measurement was made on: processor, memory, system, versions.
+
+Knows the operating system's files and commands; knows nothing of models. A value that cannot be read
+is None, never a guess.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`cores` are those this process may use; `load_1m` is the system's load before the measurement."""
+
+    processor: str | None
+    accelerator: str | None
+    cores: int
+    memory_bytes: int | None
+    system: str
+    load_1m: float | None
+
+
+def describe() -> Machine:
+    """This machine. Cost: a few milliseconds, more where a command must be asked."""
+    return Machine(
+        processor=_processor(),
+        accelerator=_first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),
+        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
+        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        load_1m=round(os.getloadavg()[0], 2),
+    )
+
+
+def versions() -> dict[str, str | None]:
+    """Python and the packages that decide the speed."""
+    names = ("lattice-cli", "mlx", "mlx-lm", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13")
+    found = {name: _version(name) for name in names}
+    return {"python": platform.python_version(), **{name: found[name] for name in names if found[name]}}
+
+
+def peak_memory_bytes() -> int:
+    """The most memory this process has held in RAM at once; GPU memory of its own is not in it."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor() -> str | None:
+    if sys.platform == "darwin":
+        return _first_line("sysctl", "-n", "machdep.cpu.brand_string")
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or None)
+
+
+def _first_line(*command: str) -> str | None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.splitlines()[0].strip() if done.stdout.strip() else None
