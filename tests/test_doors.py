@@ -55,19 +55,21 @@ def imports(tree: ast.AST) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.module and not node.level, "imports are absolute here"
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            module = "." * node.level + (node.module or "")
+            found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
     return found
 
 
 def faults(name: str, source: str) -> list[str]:
     """What a module called `name` below lattice_cli ("engine.row") does against the rules."""
     tree, room = ast.parse(source), name.split(".")[0]
-    found = [] if THREAD_LINE.search((ast.get_docstring(tree) or "")) else ["no `Thread:` line ends the docstring"]
+    found = [] if THREAD_LINE.search(ast.get_docstring(tree) or "") else ["no `Thread:` line ends the docstring"]
     for wanted in sorted(imports(tree)):
         for package, homes in HOMES.items():
             if f"{wanted}.".startswith(f"{package}.") and not re.fullmatch(homes, name):
                 found.append(f"imports {wanted}, which belongs to {homes}")
+        if wanted.startswith("."):
+            found.append(f"imports {wanted}, and imports are absolute here")
         ours = wanted.removeprefix("lattice_cli.")
         target = ours.split(".")[0]
         if ours == wanted or target not in FLOOR_OF or target == room:
@@ -107,6 +109,7 @@ def test_every_module_stands_on_a_floor() -> None:
         ("chat.view", "import typer"),
         ("serve.app", "from lattice_cli.chat.session import Session"),
         ("model.load", "def f():\n    from lattice_cli.engine.worker import EngineWorker"),
+        ("serve.app", "from . import resources"),
         ("errors", "from lattice_cli.settings import Home"),
         ("serve.exchange", "from lattice_cli.engine.row import Row"),
         ("serve.exchange", "from lattice_cli.engine import scheduler"),

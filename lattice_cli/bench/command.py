@@ -56,9 +56,8 @@ def speed(
         results = []
         for number, trial in enumerate(run_speed(worker, plan), start=1):
             results.append(trial)
-            say(
-                f"trial {number} of {trials}: {trial.prefill_rate or 0:.4g} prefill, {trial.decode_rate or 0:.4g} decode"
-            )
+            prefill, decode = trial.prefill_rate or 0, trial.decode_rate or 0
+            say(f"trial {number} of {trials}: prefill {prefill:.4g} tok/s, decode {decode:.4g} tok/s")
     finally:
         worker.stop()
     about = {"format": card.format.kind, "quantization": card.format.quantization, "notes": list(card.notes)}

@@ -119,8 +119,8 @@ def _plain(figures: Mapping[str, Spread | None]) -> dict[str, Any]:
     return {name: None if there is None else asdict(there) for name, there in figures.items()}
 
 
-def _rows(figures: Mapping[str, Any]) -> Iterable[Sequence[str]]:
-    rows = []
+def _rows(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
     for name, there in figures.items():
         if there is None:
             rows.append((name, "-", "-", "-", "0"))
@@ -146,4 +146,5 @@ def _footnotes(record: Mapping[str, Any]) -> Iterable[str]:
     for reason, count in record.get("failures", {}).items():
         yield f"{count} of {record['requests']} failed: {reason}"
     machine = record["machine"]
-    yield f"{machine['processor'] or machine['system']}, {machine['cores']} cores, load {machine['load_1m']} at the start"
+    name = machine["processor"] or machine["system"]
+    yield f"{name}, {machine['cores']} cores, load {machine['load_1m']} at the start"
