@@ -1,0 +1,106 @@
+"""The command tree, and the one place where an error becomes an exit status.
+
+    0 done · 1 our own fault, or `doctor` finds something missing · 2 usage · 3 model or installation
+    4 a benchmark that does not hold · 130 Ctrl-C
+
+Knows the commands' signatures; each imports its heavy modules in its body, so `lattice --help` loads
+neither mlx nor mlx_lm.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from lattice_cli import __version__
+from lattice_cli.console import configure_logging, fail
+from lattice_cli.errors import LatticeError
+
+log = logging.getLogger("lattice.cli")
+app = typer.Typer(
+    name="lattice",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+COMMANDS = {
+    "chat": "chat.command",
+    "serve": "serve.command",
+    "pull": "manage.pull",
+    "models": "manage.models",
+    "doctor": "manage.doctor",
+    "bench": "bench.command",
+}
+for _name, _module in COMMANDS.items():  # while rooms are still being built
+    try:
+        _found = importlib.import_module(f"lattice_cli.{_module}")
+    except ModuleNotFoundError:
+        continue
+    if isinstance(getattr(_found, "app", None), typer.Typer):
+        app.add_typer(_found.app, name=_name)
+    else:
+        app.command(_name)(getattr(_found, _name))
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        
+        typer.echo(versions_line())
+        raise typer.Exit
+
+
+@app.callback()
+def lattice(
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error; on stderr")] = "warning",
+    log_format: Annotated[str, typer.Option(help="text or json")] = "text",
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Versions and back end, then exit")
+    ] = False,
+) -> None:
+    """Run language models on your own machine: in the terminal, over HTTP, from one command."""
+    configure_logging(log_level, log_format)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit status of one command line. Errors are said on stderr, once, in one sentence."""
+    try:
+        app(args=list(arguments), prog_name="lattice")
+    except SystemExit as ending:  # how typer ends, well or not
+        return ending.code if isinstance(ending.code, int) else 0
+    except LatticeError as error:
+        log.debug("the error in full", exc_info=True)
+        fail(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our stdout is gone
+        return 1
+    except Exception as error:
+        log.debug("the error in full", exc_info=True)
+        fail(
+            LatticeError(
+                f"this is a bug in lattice {__version__}: {type(error).__name__}: {error}",
+                hint="`lattice --log-level debug ...` shows where; please report that",
+            )
+        )
+        return 1
+    return 0
+
+
+def main() -> int:
+    """The console script. A closed stdout is no error worth words."""
+    status = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return status
