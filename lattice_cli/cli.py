@@ -53,7 +53,8 @@ for _name, _module in COMMANDS.items():  # while rooms are still being built
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        
+        from lattice_cli.manage.doctor import versions_line
+
         typer.echo(versions_line())
         raise typer.Exit
 
