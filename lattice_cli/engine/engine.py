@@ -125,7 +125,9 @@ class Engine:
         Called after `reset`, while no row is in the backend. It tells an engine that is broken from
         requests that are. May raise what the backend raises.
         """
-        probe = Row(Job("canary", Prompt(ids=(0,), text=""), Sampling(temperature=0.0), Limits(max_tokens=1)), self._card)
+        probe = Row(
+            Job("canary", Prompt(ids=(0,), text=""), Sampling(temperature=0.0), Limits(max_tokens=1)), self._card
+        )
         try:
             self._backend.insert(probe)
             for _ in range(CANARY_STEPS):

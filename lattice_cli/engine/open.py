@@ -45,9 +45,7 @@ def open_engine(
     return _open_weights(source, home, settings, tokenizer_dir)
 
 
-def _open_weights(
-    source: ModelSource, home: Home, settings: EngineSettings, tokenizer_dir: Path | None
-) -> OpenEngine:
+def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tokenizer_dir: Path | None) -> OpenEngine:
     from lattice_cli.kernels import blas, platform
 
     blas.preload(home)

@@ -221,7 +221,7 @@ class EngineWorker:
         while not self._run_messages(opened):
             try:
                 events = engine.step()
-            except Exception as fault:  # any row's fault; the engine knows whose
+            except Exception as fault:  # noqa: BLE001 - any fault of any row; the engine finds whose
                 events = engine.reset(fault)
                 self._run_deliver(events)
                 self._run_weigh(fault, engine)

@@ -22,6 +22,8 @@ from lattice_cli.prompt.markers import markers_of
 
 if TYPE_CHECKING:
     import jinja2
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
 
 BARE_CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
@@ -49,8 +51,17 @@ def _compile(source: str) -> jinja2.Template:
     import jinja2.ext
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class GenerationBlock(jinja2.ext.Extension):
+        """`{% generation %}` marks what a trainer learns from; for rendering it is its body."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols, GenerationBlock]
     )
     environment.filters["tojson"] = _tojson
     environment.globals["raise_exception"] = _refuse

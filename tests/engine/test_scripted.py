@@ -1,0 +1,208 @@
+"""The scripted model: each field of its file, through the real engine, on a clock that stands still.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice_cli.conversation import said
+from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.scripted import ScriptedBackend, open_script, read_script
+from lattice_cli.errors import BadScript, UsageError
+from lattice_cli.events import Event, Failed, Finished, Piece
+from lattice_cli.job import Channel, Job, Limits, Sampling
+from lattice_cli.model.card import ModelCard, ModelSource
+from lattice_cli.prompt.template import render_chat
+from lattice_cli.settings import EngineSettings
+from tests.engine.fake import Clock
+
+pytestmark = pytest.mark.pure
+
+
+class Stage:
+    """A script, an engine and a clock that only `run` moves, to each next thing that is due."""
+
+    def __init__(self, tmp_path: Path, *replies: dict[str, Any], **fields: Any) -> None:
+        path = tmp_path / "play.json"
+        path.write_text(json.dumps({"replies": replies, **fields}))
+        self.card, _ = open_script(ModelSource("play", path, "script"), None)
+        self.clock = Clock()
+        (end_id,) = self.card.end_ids
+        backend = ScriptedBackend(read_script(path), end_id, clock=self.clock)
+        self.engine = Engine(self.card, backend, EngineSettings(), clock=self.clock)
+
+    def ask(self, name: str, text: str = "hi", max_tokens: int = 50, choice: int = 0) -> None:
+        prompt = render_chat(self.card, [said("user", text)])
+        self.engine.add(Job(name, prompt, Sampling(), Limits(max_tokens), choice=choice))
+
+    def run(self, until_s: float = 1e9) -> list[Event]:
+        events: list[Event] = []
+        while not self.engine.idle:
+            ready_in_s = self.engine.ready_in_s()
+            if ready_in_s is None or self.clock.now_s + ready_in_s > until_s:
+                break
+            self.clock.now_s += ready_in_s
+            events += self.engine.step()
+        return events
+
+
+def answer(events: list[Event], name: str = "a", channel: Channel = Channel.ANSWER) -> str:
+    return "".join(e.text for e in events if isinstance(e, Piece) and e.job_id == name and e.channel is channel)
+
+
+def end_of(events: list[Event], name: str = "a") -> Finished:
+    (end,) = [event for event in events if isinstance(event, Finished) and event.job_id == name]
+    return end
+
+
+def test_the_first_reply_whose_when_is_in_the_last_user_message_wins(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"when": "cat", "tokens": ["miau"]}, {"when": "c", "tokens": ["see"]}, {"tokens": ["else"]})
+    for name, text in (("a", "a cat"), ("b", "c"), ("c", "x")):
+        stage.ask(name, text)
+    events = stage.run()
+    assert [answer(events, name) for name in "abc"] == ["miau", "see", "else"]
+
+
+def test_no_match_is_an_empty_reply_that_ends(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"when": "cat", "tokens": ["miau"]})
+    stage.ask("a", "dog")
+    end = end_of(stage.run())
+    assert (end.reason, end.usage.completion_tokens) == ("stop", 0)
+
+
+def test_elements_are_tokens_bytes_join_and_the_end_is_not_counted(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["a ", {"hex": "f09f"}, {"hex": "9880"}, "", "b"]})
+    stage.ask("a")
+    events = stage.run()
+    assert answer(events) == "a 😀b"
+    assert end_of(events).usage.completion_tokens == 5
+
+
+def test_prompt_tokens_are_the_bytes_of_the_rendered_prompt_or_what_the_script_says(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": []})
+    stage.ask("a", "hü")
+    assert end_of(stage.run()).usage.prompt_tokens == len(
+        "<|im_start|>user\nhü<|im_end|>\n<|im_start|>assistant\n".encode()
+    )
+    stage = Stage(tmp_path, {"tokens": []}, prompt_tokens=7)
+    stage.ask("a", "hü")
+    assert end_of(stage.run()).usage.prompt_tokens == 7
+
+
+def test_repeat_cycles_until_the_limit_and_hang_waits_until_cancelled(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"when": "r", "tokens": ["x", "y"], "then": "repeat"}, {"tokens": ["z"], "then": "hang"})
+    stage.ask("r", "r", max_tokens=5)
+    stage.ask("h", "h")
+    events = stage.run()
+    assert answer(events, "r") == "xyxyx"
+    assert end_of(events, "r").reason == "length"
+    assert answer(events, "h") == "z"
+    assert stage.engine.ready_in_s() is None
+    assert [type(event) for event in stage.engine.cancel("h")] == [Finished]
+
+
+def test_times_run_in_parallel_over_rows(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["a", "b", "c"], "prefill_ms": 1000, "token_ms": 100})
+    stage.ask("a")
+    stage.ask("b")
+    events = stage.run()
+    for name in "ab":
+        timing = end_of(events, name).timing
+        assert timing.prefill_s == pytest.approx(1.0)
+        assert timing.first_token_s == pytest.approx(1.1)
+        assert timing.decode_s == pytest.approx(0.3)  # b, c and the end
+    assert stage.clock.now_s == pytest.approx(1.4)
+
+
+def test_a_row_in_a_long_prefill_can_be_cancelled_before_it_ends(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["a"], "prefill_ms": 60_000})
+    stage.ask("a")
+    stage.run(until_s=1.0)
+    assert [type(event) for event in stage.engine.cancel("a")] == [Finished]
+    assert stage.engine.idle
+    assert stage.clock.now_s < 60
+
+
+def test_raise_at_fails_that_row_alone_at_that_token(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"when": "bad", "tokens": ["a", "b"], "raise_at": 1}, {"tokens": ["a", "b"]})
+    stage.ask("bad", "bad")
+    stage.ask("good", "good")
+    events = stage.run()
+    assert answer(events, "bad") == "a"
+    assert [event.job_id for event in events if isinstance(event, Failed)] == ["bad"]
+    assert answer(events, "good") == "ab"
+
+
+def test_reasoning_is_told_apart_by_the_scripts_markers(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["<t", ">hm</", "t>", "so"]}, think=["<t>", "</t>"])
+    stage.ask("a")
+    events = stage.run()
+    assert (answer(events, channel=Channel.REASONING), answer(events)) == ("hm", "so")
+
+
+def test_a_template_of_its_own_may_open_the_thinking_block(tmp_path: Path) -> None:
+    template = "{{ messages[0].content }}<think>\n"
+    stage = Stage(tmp_path, {"tokens": ["hm</think>so"]}, think=["<think>", "</think>"], chat_template=template)
+    stage.ask("a")
+    events = stage.run()
+    assert (answer(events, channel=Channel.REASONING), answer(events)) == ("hm", "so")
+
+
+def test_each_choice_replays_the_reply(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["x", "y"]})
+    stage.ask("a", choice=0)
+    stage.ask("b", choice=1)
+    events = stage.run()
+    assert [answer(events, name) for name in "ab"] == ["xy", "xy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("{", "malformed"),
+        ("[]", "Expected `object`"),
+        ("{}", "`replies`"),
+        ('{"replies": [{"tokens": [1]}]}', "$.replies[0].tokens[0]"),
+        ('{"replies": [{"tokens": [{"hex": "zz"}]}]}', "$.replies[0].tokens[0]"),
+        ('{"replies": [{"tokens": [], "then": "repeat"}]}', "$.replies[0]"),
+        ('{"replies": [{"tokens": [], "then": "no"}]}', "$.replies[0].then"),
+        ('{"replies": [{"tokens": [], "token_ms": -1}]}', "$.replies[0].token_ms"),
+        ('{"replies": [], "contxt": 1}', "contxt"),
+        ('{"replies": [], "think": ["", "x"]}', "$.think"),
+        ('{"replies": [], "tool_parser": "xml"}', "$.tool_parser"),
+        (b"\xff", "malformed"),
+    ],
+)
+def test_a_malformed_file_is_one_sentence_with_the_place(tmp_path: Path, text: str | bytes, place: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(BadScript) as refused:
+        read_script(path)
+    assert str(path) in refused.value.message
+    assert place in refused.value.message
+    assert "\n" not in refused.value.message
+    assert refused.value.exit_code == 3
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BadScript, match="No such file"):
+        read_script(tmp_path / "none.json")
+
+
+def test_the_context_flag_may_lower_a_scripts_window_and_not_raise_it(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text('{"replies": [], "context_tokens": 100}')
+    source = ModelSource("s", path, "script")
+
+    def window(asked: int | None) -> ModelCard:
+        return open_script(source, asked)[0]
+
+    assert [window(None).context_tokens, window(64).context_tokens] == [100, 64]
+    with pytest.raises(UsageError, match="100 tokens"):
+        window(101)
