@@ -45,10 +45,14 @@ for _name, _module in COMMANDS.items():  # while rooms are still being built
         _found = importlib.import_module(f"lattice_cli.{_module}")
     except ModuleNotFoundError:
         continue
-    if isinstance(getattr(_found, "app", None), typer.Typer):
-        app.add_typer(_found.app, name=_name)
-    else:
-        app.command(_name)(getattr(_found, _name))
+    for _attribute in (f"{_name}_app", "app", f"{_name}_command", _name, "command"):
+        _entry = getattr(_found, _attribute, None)
+        if isinstance(_entry, typer.Typer):
+            app.add_typer(_entry, name=_name)
+        elif _entry is not None:
+            app.command(_name)(_entry)
+        if _entry is not None:
+            break
 
 
 def _show_version(wanted: bool) -> None:

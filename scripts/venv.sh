@@ -20,7 +20,7 @@ choose_extra() {
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1 | cut -d. -f1) || driver=
     case $driver in
         '' | *[!0-9]*) echo cpu ;;
-        *) if [ "$driver" -ge 580 ]; then echo cuda13; elif [ "$driver" -ge 525 ]; then echo cuda12; else echo cpu; fi ;;
+        *) if [ "$driver" -ge 580 ]; then echo cuda13; elif [ "$driver" -ge 550 ]; then echo cuda12; else echo cpu; fi ;;
     esac
 }
 

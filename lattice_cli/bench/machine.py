@@ -17,15 +17,17 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from lattice_cli.kernels import limits
+
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`cores` are those this process may use; `load_1m` is the system's load before the measurement."""
+    """`cores` and `memory_bytes` are what this process may use; `load_1m` is the system's load before the measurement."""
 
     processor: str | None
     accelerator: str | None
     cores: int
-    memory_bytes: int | None
+    memory_bytes: int
     system: str
     load_1m: float | None
 
@@ -35,8 +37,8 @@ def describe() -> Machine:
     return Machine(
         processor=_processor(),
         accelerator=_first_line("nvidia-smi", "--query-gpu=name", "--format=csv,noheader"),
-        cores=len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1,
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        cores=limits.usable_cores(),
+        memory_bytes=limits.memory_bytes(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         load_1m=round(os.getloadavg()[0], 2),
     )
