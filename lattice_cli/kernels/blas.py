@@ -1,0 +1,198 @@
+"""Which BLAS serves mlx on a Linux CPU: an optimised one, loaded before mlx.
+
+The mlx wheel links the reference BLAS, about 50 times slower for float32. A library loaded into the
+process's global namespace first is the one the loader binds `cblas_sgemm` to. Knows libraries and
+symbols; imports mlx only to measure.
+
+Thread: any; `preload` before the first `import mlx.core` of the process
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import importlib.util
+import logging
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lattice_cli.errors import UsageError
+from lattice_cli.kernels.limits import usable_cores
+from lattice_cli.kernels.machine import installed_backends
+from lattice_cli.settings import Home
+
+log = logging.getLogger("lattice.kernels")
+
+_WHEEL = "ngsolve_openblas"
+_SYMBOL = "cblas_sgemm"  # without a prefix: numpy's and scipy's own copies do not serve mlx
+_SYSTEM_PATTERNS = (
+    "/usr/lib/*/openblas-pthread/libblas.so.3",
+    "/usr/lib/*/openblas-pthread/libopenblas.so.0",
+    "/usr/lib/*/openblas-openmp/libblas.so.3",
+    "/usr/lib64/libopenblasp.so.0",
+    "/usr/lib/libopenblas.so.0",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BlasReport:
+    """`name`: "OpenBLAS" and such, "reference" for the wheel's own, "platform" where we do not choose.
+    `reason` is a sentence: why this one.
+    """
+
+    name: str
+    path: Path | None
+    reason: str
+
+    @property
+    def slow(self) -> bool:
+        """Whether matrix products run on the wheel's reference BLAS."""
+        return self.name == "reference"
+
+
+def preload(home: Home) -> BlasReport:
+    """Load the BLAS `home.blas` names, else the best one found; idempotent per choice. Cost: 20 ms.
+
+    Does nothing where mlx does not compute on a Linux CPU.
+    Raises: UsageError for a `LATTICE_BLAS` that is no library with an unprefixed `cblas_sgemm`.
+    """
+    return _preload(home.blas)
+
+
+@cache
+def _preload(choice: str | None) -> BlasReport:
+    if sys.platform != "linux":
+        return BlasReport("platform", None, "mlx brings its own on this platform")
+    if installed_backends() and "mlx-cpu" not in installed_backends():
+        return BlasReport("platform", None, "mlx computes on the GPU")
+    if choice == "none":
+        return BlasReport("reference", None, "`LATTICE_BLAS` is `none`")
+    if "mlx.core" in sys.modules:
+        return BlasReport("reference", None, "mlx was imported before a BLAS could be chosen")
+    report = _load_chosen(choice) if choice else _load_found()
+    log.info("BLAS: %s (%s)", report.path or report.name, report.reason)
+    return report
+
+
+def _load_chosen(choice: str) -> BlasReport:
+    path = Path(choice).expanduser()
+    fault = load_library(path)
+    if fault:
+        raise UsageError(
+            f"`LATTICE_BLAS` is `{choice}`, {fault}",
+            param="LATTICE_BLAS",
+            hint="give the path of an OpenBLAS library, `none` for mlx's own, or leave it unset",
+        )
+    return BlasReport(_library_name(path), path, "named by `LATTICE_BLAS`")
+
+
+def _load_found() -> BlasReport:
+    for path, reason in candidates():
+        fault = load_library(path)
+        if not fault:
+            return BlasReport(_library_name(path), path, reason)
+        log.info("BLAS: `%s` passed over, %s", path, fault)
+    return BlasReport("reference", None, "no OpenBLAS was found")
+
+
+def candidates() -> Iterator[tuple[Path, str]]:
+    """Libraries worth trying, best first, each with why."""
+    spec = importlib.util.find_spec(_WHEEL)  # a top-level name: the package's own code is not run
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for path in sorted(Path(folder).glob("lib*openblas*.so*")):
+            yield path, f"from the `{_WHEEL}` package"
+    for pattern in _SYSTEM_PATTERNS:
+        for path in sorted(Path("/").glob(pattern.lstrip("/"))):
+            yield path, "the system's"
+    found = ctypes.util.find_library("openblas")  # asks ldconfig: 50 ms
+    if found:
+        yield Path(found), "the system's"
+
+
+def load_library(path: Path) -> str | None:
+    """Make a library's symbols global; None when done, else what is wrong, as the end of a sentence."""
+    if path.parent != Path() and not path.is_file():
+        return "which does not exist" if not path.exists() else "which is no file"
+    try:
+        library = _open(path)
+    except OSError as error:
+        return f"which cannot be loaded ({error})"
+    if library is None:
+        return f"which has no `{_SYMBOL}` without a prefix"
+    _set_threads(library)
+    return None
+
+
+def _open(path: Path) -> ctypes.CDLL | None:
+    """Open globally; None when the symbol is missing, in which case nothing became global. Raises: OSError."""
+    try:
+        return _open_global(path)
+    except OSError as error:
+        runtime = _fortran_runtime() if "libgfortran.so.5" in str(error) else None
+        if runtime is None:
+            raise
+        return _open_beside(path, runtime)
+
+
+def _open_global(path: Path) -> ctypes.CDLL | None:
+    if not hasattr(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL), _SYMBOL):
+        return None
+    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+
+
+def _fortran_runtime() -> Path | None:
+    """The copy of libgfortran that the mlx-cpu wheel brings for its reference BLAS."""
+    spec = importlib.util.find_spec("mlx")  # a top-level name: nothing of it is run
+    for folder in spec.submodule_search_locations or () if spec else ():
+        for file in sorted(Path(folder).parent.glob("mlx_cpu.libs/libgfortran*.so*")):
+            return file
+    return None
+
+
+def _open_beside(path: Path, runtime: Path) -> ctypes.CDLL | None:
+    """Open `path` with `runtime` as its libgfortran, for systems that have none.
+
+    The wheel looks for libgfortran.so.5 in its own folder (RPATH $ORIGIN), and $ORIGIN is the folder of
+    the name a library is opened by: links in a temporary folder bring the two together. Loaded
+    libraries stay when the links go, and mlx later shares the same copies.
+    """
+    with tempfile.TemporaryDirectory(prefix="lattice-blas-") as folder:
+        links = {path.name: path, "libgfortran.so.5": runtime}
+        links |= {file.name: file for file in runtime.parent.iterdir()}
+        for name, target in links.items():
+            (Path(folder) / name).symlink_to(target.resolve())
+        return _open_global(Path(folder) / path.name)
+
+
+def _set_threads(library: ctypes.CDLL) -> None:
+    """One thread a usable core: OpenBLAS itself heeds affinity but no container's quota."""
+    if os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"):
+        return
+    if hasattr(library, "openblas_set_num_threads"):
+        library.openblas_set_num_threads(ctypes.c_int(usable_cores()))
+
+
+def _library_name(path: Path) -> str:
+    return "OpenBLAS" if "openblas" in str(path.resolve()).lower() else path.name
+
+
+def measure_gflops(budget_s: float = 0.2, size: int = 512) -> float:
+    """Rate of float32 matrix products on mlx's default device, in GFLOP/s. Cost: `budget_s`, and one product.
+
+    Owns its arrays; call it on the thread that owns mlx.
+    """
+    import mlx.core as mx
+
+    left, right = mx.random.normal((size, size)), mx.random.normal((size, size))  # (size, size)
+    mx.eval(left @ right, right)
+    products, start = 0, time.perf_counter()
+    while time.perf_counter() - start < budget_s:
+        mx.eval(left @ right)
+        products += 1
+    return 2 * size**3 * products / (time.perf_counter() - start) / 1e9
