@@ -76,7 +76,7 @@ def load(
     warmups: Warmups = 1,
     seed: Annotated[int | None, typer.Option(min=0, help="Makes prompts of runs differ [default: the time]")] = None,
     timeout: Annotated[float, typer.Option(min=1, help="Longest silence of the server, in seconds")] = 600,
-    api_key: Annotated[str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token")] = None,
 ) -> None:
     """What clients of an OpenAI-compatible server see: time to first token, tokens per second.
 
