@@ -1,4 +1,85 @@
-"""One file per wire dialect; knows no web framework.
+"""One file per wire dialect, and the table path -> dialect. Knows no web framework and no loop over events.
+
+A dialect reads a body into an `Ask` and, for each answer, makes a `Voice` that spells events as frames.
 
 Thread: any
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from lattice_cli.conversation import Turn
+from lattice_cli.errors import LatticeError
+from lattice_cli.events import Finished, Piece
+from lattice_cli.job import SamplingChoice
+
+if TYPE_CHECKING:
+    from lattice_cli.engine.completion import Completion
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a body means, before a template has seen it.
+
+    `model` None is the served one; `max_tokens` None is what fits; `choices` replies are made of one
+    prompt; `ignored` are fields that nobody knows, by their cleaned names.
+    """
+
+    turns: tuple[Turn, ...]
+    model: str | None = None
+    sampling: SamplingChoice = SamplingChoice()  # noqa: RUF009 (frozen)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    choices: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    ignored: tuple[str, ...] = ()
+
+
+class Frame(NamedTuple):
+    """One event of a stream: its data on one line of ASCII, and its name where the dialect has names."""
+
+    data: bytes
+    event: str | None = None
+
+
+class Voice(Protocol):
+    """One answer being told; `choice` is the index of a reply within it."""
+
+    def open(self, choice: int) -> Sequence[Frame]:
+        """The reply has begun."""
+
+    def chunk(self, choice: int, piece: Piece) -> Sequence[Frame]:
+        """Text came."""
+
+    def close(self, choice: int, finished: Finished) -> Sequence[Frame]:
+        """The reply ended as it should."""
+
+    def end(self, finished: Sequence[Finished]) -> Sequence[Frame]:
+        """Every reply ended as it should."""
+
+    def fault(self, error: LatticeError) -> Sequence[Frame]:
+        """The answer ends here with an error; nothing follows."""
+
+    def whole(self, completions: Sequence[Completion]) -> bytes:
+        """The answer in one body; all completions are finished."""
+
+
+class Dialect(Protocol):
+    """One spelling of the same requests and answers."""
+
+    def parse(self, body: bytes) -> Ask:
+        """Read and check a body. Raises: BadRequest with the place of the fault."""
+
+    def voice(self, ask: Ask, model: str) -> Voice:
+        """A new answer, with an id of its own, from the model of that name."""
+
+
+def dialects() -> dict[str, Dialect]:
+    """Path -> dialect: the whole of what POST serves."""
+    from lattice_cli.serve.wire.chat import ChatDialect
+
+    return {"/v1/chat/completions": ChatDialect()}

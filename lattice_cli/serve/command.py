@@ -1,0 +1,141 @@
+"""`lattice serve`: options -> settings -> a supervised server.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from lattice_cli.serve.settings import ServeSettings
+    from lattice_cli.serve.supervisor import Ending, Supervisor
+    from lattice_cli.settings import EngineSettings
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+class LogFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number that can be used.")
+    return value
+
+
+def _above_zero(value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value} is not above 0.")
+    return value
+
+
+def serve_command(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A catalog name, folder, .gguf file, org/repo or script:FILE "
+            "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
+        ),
+    ] = None,
+    tokenizer_dir: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="Take the tokenizer from this folder.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(envvar="LATTICE_SERVE_PORT", min=0, max=65535, help="The port; 0 picks a free one.")
+    ] = 11435,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="The most tokens of a reply whose request names no limit [default: what fits]."),
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0, max=2, callback=_finite, help="For requests that name none, as the next three."),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(max=1, callback=_above_zero, help="1 keeps all tokens.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(callback=_above_zero, help="1 is none.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="The context window in tokens [default: the model's].")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(min=1, help="Replies made at once.")] = 8,
+    max_pending: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429.")] = 32,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens read between two steps.")] = 512,
+    max_body: Annotated[int, typer.Option(min=1, max=1024, help="The largest request body, in MiB.")] = 16,
+    drain_s: Annotated[
+        float, typer.Option(min=0, callback=_finite, help="Seconds that running replies get to finish at the end.")
+    ] = 5.0,
+    exit_on_broken: Annotated[
+        bool, typer.Option("--exit-on-broken", help="End with a failure when the engine is broken.")
+    ] = False,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="How much to say on stderr; info has a line for each request.")
+    ] = None,
+    log_format: Annotated[LogFormat | None, typer.Option(help="How to say it.")] = None,
+    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log the text of prompts, at level info.")] = False,
+) -> None:
+    """Answer OpenAI clients over HTTP: /v1/chat/completions, /v1/models, /health."""
+    from lattice_cli.console import configure_logging
+    from lattice_cli.job import SamplingChoice
+    from lattice_cli.serve.settings import MEBIBYTE, ServeSettings
+    from lattice_cli.serve.supervisor import Ending
+    from lattice_cli.settings import EngineSettings
+
+    if log_level or log_format:
+        configure_logging((log_level or LogLevel.warning).value, (log_format or LogFormat.text).value)
+    engine = EngineSettings(max_rows, max_pending, prefill_chunk, context)
+    settings = ServeSettings(
+        sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
+        max_tokens=max_tokens,
+        max_body_bytes=max_body * MEBIBYTE,
+        log_prompts=log_prompts,
+    )
+    supervisor = _assemble(model, tokenizer_dir, host, port, engine, settings, Ending(drain_s, exit_on_broken))
+    supervisor.run()
+
+
+def _assemble(
+    model: str | None,
+    tokenizer_dir: Path | None,
+    host: str,
+    port: int,
+    engine: EngineSettings,
+    settings: ServeSettings,
+    ending: Ending,
+) -> Supervisor:
+    """The socket first, so that a taken port is told before anything is loaded."""
+    from lattice_cli.engine.open import OpenEngine, open_engine
+    from lattice_cli.engine.worker import EngineWorker
+    from lattice_cli.model.locate import find_model
+    from lattice_cli.serve.app import create_app
+    from lattice_cli.serve.lines import AppLines
+    from lattice_cli.serve.server import HttpServer, listen_on
+    from lattice_cli.serve.supervisor import Supervisor
+    from lattice_cli.settings import read_home
+
+    listener = listen_on(host, port)
+    home, lines = read_home(), AppLines.on_stdout()
+
+    def open_model() -> OpenEngine:
+        """On the worker thread: a first use may download for minutes, while /health says `loading`."""
+        return open_engine(find_model(model, home), home, engine, tokenizer_dir=tokenizer_dir)
+
+    worker = EngineWorker(open_model, engine)
+    answers = engine.max_rows + engine.max_pending
+    app = create_app(worker, settings, lines)
+    server = HttpServer(app, listener, lines, answers=answers, max_body_bytes=settings.max_body_bytes)
+    return Supervisor(worker, server, lines, host=host, ending=ending)

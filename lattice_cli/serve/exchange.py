@@ -1,0 +1,205 @@
+"""Request in, jobs out; events in, answer out. The only meeting point, and the only loop over events.
+
+Knows no framework and no spelling: a dialect reads the body and spells the answer. Everything that can be
+refused is refused before a job is queued, so that it has an honest status.
+
+Thread: request
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from lattice_cli.engine.completion import Completion
+from lattice_cli.engine.worker import EngineWorker, State, Ticket, new_job_id
+from lattice_cli.errors import EngineUnavailable, LatticeError, ModelNotFound
+from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started
+from lattice_cli.job import Job, Limits, Prompt, Sampling, SamplingChoice, resolve_sampling
+from lattice_cli.model.card import ModelCard
+from lattice_cli.prompt.template import render_chat
+from lattice_cli.prompt.window import fits
+from lattice_cli.serve import sse
+from lattice_cli.serve.failures import ClientGone, unexpected
+from lattice_cli.serve.middleware import Visit
+from lattice_cli.serve.settings import ServeSettings
+from lattice_cli.serve.wire import Ask, Dialect, Frame, Voice
+
+log = logging.getLogger("lattice.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A request that was queued, and the voice that will tell its answer."""
+
+    ask: Ask
+    voice: Voice
+    ticket: Ticket
+    choice_of: dict[str, int]
+    visit: Visit
+
+
+def ready_card(worker: EngineWorker) -> ModelCard:
+    """Raises: EngineUnavailable saying what the engine is busy with."""
+    told = {
+        State.LOADING: "the model is still loading",
+        State.DRAINING: "the server is shutting down",
+        State.STOPPED: "the server is shutting down",
+        State.BROKEN: "the engine has failed and must be restarted",
+    }
+    state, card = worker.state, worker.card
+    if card is None or state is not State.READY:
+        raise EngineUnavailable(told.get(state, told[State.LOADING]))
+    return card
+
+
+class Exchange:
+    """Between one worker and any number of request threads."""
+
+    def __init__(
+        self, worker: EngineWorker, settings: ServeSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._worker = worker
+        self._settings = settings
+        self._clock = clock
+
+    def admit(self, dialect: Dialect, body: bytes, visit: Visit) -> Admitted:
+        """Read, check, render and queue a request.
+
+        Raises: BadRequest, ModelNotFound, EngineUnavailable, Overloaded.
+        """
+        ask = dialect.parse(body)
+        visit.stream = ask.stream
+        card = ready_card(self._worker)
+        if ask.model not in (None, card.served_id):
+            raise ModelNotFound(
+                f"the model {json.dumps(str(ask.model)[:200])} is not served here",
+                param="model",
+                hint=f"send `{card.served_id}`, or leave `model` out",
+            )
+        if ask.ignored:
+            log.warning("fields that nobody knows: %s id=%s", ", ".join(ask.ignored), visit.request_id)
+        prompt = render_chat(card, ask.turns)
+        if self._settings.log_prompts:
+            log.info("prompt %s id=%s", json.dumps(prompt.text), visit.request_id)
+        jobs = self._jobs(ask, card, prompt)
+        ticket = self._worker.submit(jobs)
+        choice_of = {job.id: job.choice for job in jobs}
+        return Admitted(ask, dialect.voice(ask, card.served_id), ticket, choice_of, visit)
+
+    def _jobs(self, ask: Ask, card: ModelCard, prompt: Prompt) -> list[Job]:
+        settings = self._settings
+        limits = Limits(
+            max_tokens=fits(card.context_tokens, len(prompt.ids), ask.max_tokens, settings.max_tokens), stop=ask.stop
+        )
+        sampling = resolve_sampling(
+            ask.sampling,
+            settings.sampling,
+            card.sampling if settings.policy.model_defaults else SamplingChoice(),
+            floor=Sampling(repetition_penalty=settings.policy.repetition_penalty),
+        )
+        return [Job(new_job_id(), prompt, sampling, limits, choice=choice) for choice in range(ask.choices)]
+
+    # The one loop.
+
+    def _heard(self, admitted: Admitted) -> Iterator[Event | None]:
+        """Every event in order, and None whenever `poll_s` passed in silence.
+
+        Whoever stops listening before the end cancels the jobs.
+
+        Raises: ClientGone, and the error of the first reply that failed.
+        """
+        ticket = admitted.ticket
+        try:
+            while not ticket.done:
+                event = ticket.next(self._settings.poll_s)
+                if admitted.visit.gone():
+                    raise ClientGone
+                if isinstance(event, Failed):
+                    raise event.error
+                yield event
+        finally:
+            ticket.cancel()
+
+    # An answer in one body.
+
+    def whole(self, admitted: Admitted) -> bytes:
+        """Wait for the answer. Raises: ClientGone, or the error that ended it."""
+        completions = {job_id: Completion(job_id) for job_id in admitted.choice_of}
+        for event in self._heard(admitted):
+            if event is not None:
+                completions[event.job_id].add(event)
+        replies = list(completions.values())
+        admitted.visit.tokens = _tokens([one.finished for one in replies if one.finished is not None])
+        return admitted.voice.whole(replies)
+
+    # An answer in events.
+
+    def stream(self, admitted: Admitted) -> Generator[bytes, None, None]:
+        """Wait until the status is sure to be 200, then give the stream that goes on from there.
+
+        Sure is the engine's first event, or `commit_s` without one.
+
+        Raises: ClientGone, or an error that came before.
+        """
+        heard = self._heard(admitted)
+        until_s = self._clock() + self._settings.commit_s
+        first = None
+        for first in heard:
+            if first is not None or self._clock() >= until_s:
+                break
+        return self._told(admitted, first, heard)
+
+    def _told(
+        self, admitted: Admitted, first: Event | None, heard: Iterator[Event | None]
+    ) -> Generator[bytes, None, None]:
+        """From the first byte on every end is told in the stream itself."""
+        try:
+            yield from self._spoken(admitted, chain((first,), heard))
+        except ClientGone:
+            log.info("the client left id=%s", admitted.visit.request_id)
+        except GeneratorExit:
+            log.info("the client left id=%s", admitted.visit.request_id)
+            raise
+        except LatticeError as error:
+            log.warning("a stream ended early: %s id=%s", error.message, admitted.visit.request_id)
+            yield sse.encode(admitted.voice.fault(error))
+        except Exception:
+            log.exception("a stream failed id=%s", admitted.visit.request_id)
+            yield sse.encode(admitted.voice.fault(unexpected()))
+
+    def _spoken(self, admitted: Admitted, events: Iterable[Event | None]) -> Generator[bytes, None, None]:
+        """Something at least every `keepalive_s`, and at once when there is no event to begin with."""
+        finished: list[Finished] = []
+        sent_s = self._clock() - self._settings.keepalive_s
+        for event in events:
+            if isinstance(event, Finished):
+                finished.append(event)
+            part = sse.encode(_frames(admitted, event))
+            if not part and self._clock() - sent_s >= self._settings.keepalive_s:
+                part = sse.KEEP_ALIVE
+            if part:
+                yield part
+                sent_s = self._clock()
+        admitted.visit.tokens = _tokens(finished)
+        yield sse.encode(admitted.voice.end(finished))
+
+
+def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
+    match event:
+        case Piece():
+            return admitted.voice.chunk(admitted.choice_of[event.job_id], event)
+        case Started():
+            return admitted.voice.open(admitted.choice_of[event.job_id])
+        case Finished():
+            return admitted.voice.close(admitted.choice_of[event.job_id], event)
+        case None | Prefilled() | Failed():
+            return ()
+
+
+def _tokens(finished: list[Finished]) -> int:
+    return sum(one.usage.completion_tokens for one in finished)

@@ -1,0 +1,94 @@
+"""What holds for every request: an id, and one line when it is over.
+
+Thread: request
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import falcon
+
+from lattice_cli.serve.lines import AppLines
+
+log = logging.getLogger("lattice.serve")
+
+REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+GONE = "waitress.client_disconnected"
+
+
+def request_id_of(offered: str | None) -> str:
+    """The client's own id where it can stand in a header and a log, else a new one."""
+    return offered if offered and REQUEST_ID.fullmatch(offered) else uuid.uuid4().hex
+
+
+@dataclass(slots=True)
+class Visit:
+    """One request on its way; owned by its thread. What is known of it when it closes becomes its line.
+
+    `tokens` are those of a finished answer, None where there is none; `gone` tells whether the client is
+    still there, at the price of a look at an attribute.
+    """
+
+    lines: AppLines
+    request_id: str
+    method: str
+    route: str
+    gone: Callable[[], bool] = lambda: False
+    stream: bool = False
+    status: int = 0
+    tokens: int | None = None
+    started_s: float = field(default_factory=time.monotonic)
+    closed: bool = False
+
+    def close(self) -> None:
+        """Say the line, once."""
+        if self.closed:
+            return
+        self.closed = True
+        dur_ms = round((time.monotonic() - self.started_s) * 1000, 1)
+        self.lines.say(
+            {
+                "ev": "http_request",
+                "method": self.method,
+                "route": self.route,
+                "status": self.status,
+                "tokens": self.tokens,
+                "dur_ms": dur_ms,
+                "stream": self.stream,
+            }
+        )
+        tokens = "" if self.tokens is None else f" {self.tokens} tokens"
+        log.info("%s %s %d%s %.0f ms id=%s", self.method, self.route, self.status, tokens, dur_ms, self.request_id)
+
+
+class Visits:
+    """Falcon middleware: opens a `Visit` in `req.context.visit` and closes it with the answer.
+
+    A streamed answer is closed by its stream.
+    """
+
+    def __init__(self, lines: AppLines) -> None:
+        self._lines = lines
+
+    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+        req.context.visit = Visit(
+            lines=self._lines,
+            request_id=request_id_of(req.get_header("X-Request-Id")),
+            method=req.method,
+            route=req.path[:200],
+            gone=req.env.get(GONE, lambda: False),
+        )
+        resp.set_header("X-Request-Id", req.context.visit.request_id)
+
+    def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, succeeded: bool) -> None:
+        visit: Visit = req.context.visit
+        visit.status = resp.status_code
+        if resp.stream is None:
+            visit.close()

@@ -1,0 +1,152 @@
+"""The fields that clients of OpenAI-like servers send, beside those we honour: which are harmless, and at
+which values the others change nothing.
+
+A known field that would change the output is refused unless it holds a value listed here as neutral; a
+field that nobody knows is accepted and named in the answer's headers. Sources: openai-python 3.57's
+request types; the request schemas of vLLM, llama-server, Ollama, LM Studio and mlx_lm.server.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lattice_cli.errors import UnsupportedField
+
+# They say something about the caller, the bill or the server's memory, never about the text.
+HARMLESS = frozenset({
+    "cache_prompt", "cache_salt", "keep_alive", "metadata", "num_draft_tokens", "priority", "prompt_cache_key",
+    "prompt_cache_options", "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store",
+    "ttl", "user", "verbosity",
+})  # fmt: skip
+
+# Name -> the values beside null at which it changes nothing.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    # OpenAI
+    "audio": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+    "moderation": (),
+    "parallel_tool_calls": (True,),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_logprobs": (0,),
+    "web_search_options": (),
+    # vLLM, SGLang
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "echo": (False,),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "ignore_eos": (False,),
+    "include_reasoning": (True,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "min_tokens": (0,),
+    "prompt_logprobs": (),
+    "return_tokens_as_token_ids": (False,),
+    "separate_reasoning": (True,),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "use_beam_search": (False,),
+    # llama-server; what only tunes a thing that is off is neutral at that server's default
+    "dry_allowed_length": (2,),
+    "dry_base": (1.75,),
+    "dry_multiplier": (0,),
+    "dry_penalty_last_n": (-1,),
+    "dry_sequence_breakers": ([],),
+    "dynatemp_exponent": (1,),
+    "dynatemp_range": (0,),
+    "grammar": ("",),
+    "id_slot": (-1,),
+    "json_schema": ({},),
+    "lora": ([],),
+    "min_keep": (0,),
+    "mirostat": (0,),
+    "mirostat_eta": (0.1,),
+    "mirostat_tau": (5,),
+    "n_keep": (0,),
+    "n_probs": (0,),
+    "repeat_last_n": (-1,),
+    "return_progress": (False,),
+    "samplers": (),
+    "t_max_predict_ms": (0,),
+    "tfs_z": (1,),
+    "thinking_forced_open": (False,),
+    "timings_per_token": (False,),
+    "top_a": (0,),
+    "top_n_sigma": (-1,),
+    "typical_p": (1,),
+    "xtc_probability": (0,),
+    "xtc_threshold": (0, 0.1),
+    # Ollama
+    "format": ("",),
+    "images": ([],),
+    "num_ctx": (),
+    "num_keep": (),
+    "options": ({},),
+    "raw": (False,),
+    "suffix": ("",),
+    "template": ("",),
+    "think": (),
+    # mlx_lm.server, Lattice
+    "adapters": (),
+    "draft_model": (),
+    "enable_thinking": (),
+    "frequency_context_size": (),
+    "presence_context_size": (),
+    "reasoning_budget": (0,),
+    "repetition_context_size": (),
+    "role_mapping": (),
+    "thinking": (),
+}
+
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+MOST_NAMES = 20
+
+
+def refuse_unsupported(body: Mapping[str, Any]) -> None:
+    """Raises: UnsupportedField naming the first field that asks for what we cannot do."""
+    for name, value in body.items():
+        if name in NEUTRAL and value is not None and not any(_same(value, neutral) for neutral in NEUTRAL[name]):
+            raise UnsupportedField(f"`{name}` is not supported yet", param=name, hint=_way_out(name))
+
+
+def _way_out(name: str) -> str:
+    return f"leave it out, or send {' or '.join(json.dumps(value) for value in (None, *NEUTRAL[name]))}"
+
+
+def _same(value: Any, neutral: Any) -> bool:
+    """Equal as JSON: `true` is not 1."""
+    return bool(value == neutral) and isinstance(value, bool) == isinstance(neutral, bool)
+
+
+def unknown_names(names: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
+    """The names that neither we nor the tables know, as far as they can stand in a header."""
+    strange = [name for name in names if name not in known and name not in HARMLESS and name not in NEUTRAL]
+    return tuple(dict.fromkeys(name for name in strange if NAME.fullmatch(name)))[:MOST_NAMES]
