@@ -75,10 +75,10 @@ def lattice(
     configure_logging(log_level, log_format)
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], commands: typer.Typer = app) -> int:
     """The exit status of one command line. Errors are said on stderr, once, in one sentence."""
     try:
-        app(args=list(arguments), prog_name="lattice")
+        commands(args=list(arguments), prog_name="lattice")
     except SystemExit as ending:  # how typer ends, well or not
         return ending.code if isinstance(ending.code, int) else 0
     except LatticeError as error:

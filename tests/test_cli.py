@@ -1,0 +1,154 @@
+"""The command line as a whole: what help costs, and how each kind of error ends.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from lattice_cli.cli import run
+from lattice_cli.errors import BenchError, ModelNotFound
+
+pytestmark = pytest.mark.pure
+
+LATTICE = [sys.executable, "-m", "lattice_cli"]
+HEAVY = {
+    "mlx",
+    "mlx_lm",
+    "transformers",
+    "numpy",
+    "tokenizers",
+    "huggingface_hub",
+    "falcon",
+    "waitress",
+    "gguf",
+    "rich",
+}
+
+
+def lattice(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*LATTICE, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_help_lists_every_command_on_stdout() -> None:
+    done = lattice("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = done.stdout.split("Commands:")[1]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == [
+        "chat",
+        "serve",
+        "pull",
+        "models",
+        "doctor",
+        "bench",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("chat", "--help"), ("serve", "--help"), ("bench", "load", "--help")]
+)
+def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
+    """Report 139: help works where no back end is; and mlx_lm alone costs over two seconds."""
+    command = [sys.executable, "-X", "importtime", "-m", "lattice_cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    modules = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "lattice_cli.cli" in modules
+    assert {module.split(".")[0] for module in modules} & HEAVY == set()
+
+
+def test_help_costs_under_400_ms_of_processor_time() -> None:
+    """The least of five, in processor time, so that a busy machine raises no false alarm."""
+    costs = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert lattice("--help").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        costs.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(costs) < 0.4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("serve", "--nonsense"),
+        ("serve", "--port", "many"),
+        ("serve", "--port", "65536"),
+        ("chat", "--max-tokens", "0"),
+        ("bench", "speed", "--trials", "0"),
+        ("--log-level", "loud", "models"),
+        ("--log-format", "xml", "models"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_a_usage_error(arguments: tuple[str, ...]) -> None:
+    """A bad value ends with status 2 and a message on stderr, never as a silent default."""
+    done = lattice(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error" in done.stderr.lower()
+    assert "Traceback" not in done.stderr
+
+
+def failing(error: BaseException) -> typer.Typer:
+    commands = typer.Typer()
+
+    @commands.command()
+    def fail() -> None:
+        raise error
+
+    return commands
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (ModelNotFound("no model `x`", hint="lattice models"), 3, "error: no model `x`\n\nhint: lattice models\n"),
+        (BenchError("2 of 3 requests failed"), 4, "error: 2 of 3 requests failed\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 1, ""),
+        (typer.Exit(7), 7, ""),
+    ],
+)
+def test_an_error_is_one_sentence_and_its_exit_status(
+    error: BaseException, status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([], failing(error)) == status
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_bug_is_called_one_and_shows_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([], failing(ZeroDivisionError("division by zero"))) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[0].endswith("ZeroDivisionError: division by zero")
+    assert "this is a bug in lattice" in err
+    assert "Traceback" not in err
+
+
+def test_a_closed_stdout_ends_quietly() -> None:
+    """`lattice models | head -0` must not print a BrokenPipeError."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "w") as closed:
+        done = subprocess.run([*LATTICE, "--help"], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.stderr == ""
+
+
+def test_version_names_lattice_mlx_and_mlx_lm() -> None:
+    done = lattice("--version")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("lattice 0.1.0", "mlx ", "mlx-lm "))
+
+
+def test_the_reference_is_what_help_says() -> None:
+    """docs/reference is generated: `make docs`."""
+    from scripts.reference import reference
+
+    assert (Path(__file__).parent.parent / "docs/reference/commands.md").read_text() == reference()
