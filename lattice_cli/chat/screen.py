@@ -1,0 +1,66 @@
+"""The end of a terminal's text that may still change, redrawn in place; what is above it never is.
+
+Knows rows and escape sequences; knows no Markdown. Between two drawings the cursor rests at the first
+row of the region, hidden: however the terminal wraps the region anew when its width changes, that is
+still where the region begins, so nothing has to be counted and nothing is left behind.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import TextIO
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"  # a frame, shown at once by terminals that know these
+ERASE_BELOW = "\x1b[J"
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Region:
+    """One stream, one owner. `live` rows must be narrower than the terminal and fewer than its rows."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown: list[str] = []
+
+    def draw(self, done: Sequence[str], live: Sequence[str]) -> None:
+        """Print `done` for good where the region began, and below it the region's new rows.
+
+        A done row may be longer than the terminal is wide. Nothing is written when nothing changed.
+        """
+        if not done and list(live) == self._shown:
+            return
+        text = "".join(f"{row}\r\n" for row in done) + "\r\n".join(live)
+        back = f"\x1b[{len(live) - 1}A" if len(live) > 1 else ""
+        self._write(f"{BEGIN}{HIDE}\r{ERASE_BELOW}{text}\r{back}{END}")
+        self._shown = list(live)
+
+    def close(self) -> None:
+        """Take the live rows away and show the cursor. Harmless when there is nothing to take away."""
+        self._write(f"\r{ERASE_BELOW}{SHOW}")
+        self._shown = []
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def harmless(text: str) -> str:
+    """A model's text without what would steer a terminal; line breaks are `\\n`."""
+    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r", ""))
+
+
+def widest(text: str, width_of: Callable[[str], int]) -> int:
+    """The most cells any terminal gives a text: every code point by itself, flags and selectors as two.
+
+    Terminals disagree about joined emoji, flags and variation selectors; a row of the region must be
+    one row in all of them.
+    """
+    return sum(max(0, 2 if _disputed(char) else width_of(char)) for char in text)
+
+
+def _disputed(char: str) -> bool:
+    return char == "\ufe0f" or "\U0001f1e6" <= char <= "\U0001f1ff" or "\U0001f3fb" <= char <= "\U0001f3ff"

@@ -1,0 +1,251 @@
+"""How a block looks: Block in, rows of a terminal out, with rich.
+
+Knows Markdown, styles and cells; knows no events and draws nothing. Nothing of a text is lost on the
+way: what Markdown would swallow (HTML, link targets, TeX's backslashes, single line breaks) is shown.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import dropwhile
+
+from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline, escape
+from markdown_it.token import Token
+from prompt_toolkit.utils import get_cwidth
+from rich import markdown as md
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.rule import Rule
+from rich.segment import Segment, Segments
+from rich.style import Style
+from rich.syntax import Syntax
+from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
+
+from lattice_cli.chat.blocks import Block, Kind
+from lattice_cli.chat.screen import widest
+
+Row = list[Segment]
+
+CODE_CONTEXT_LINES = 60  # PERF: a line is highlighted with so many before it; with all of them cost would be quadratic
+CODE_THEME = "ansi_dark"  # the terminal's own colours
+DIM = Style(dim=True)
+THEME = Theme(
+    {
+        "markdown.code": "cyan",
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold underline",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold",
+        "markdown.h5": "bold",
+        "markdown.h6": "bold",
+        "markdown.link": "none",
+        "markdown.link_url": "cyan",
+        "markdown.block_quote": "none",
+        "markdown.table.header": "bold",
+        "markdown.table.border": "dim",
+    }
+)
+
+
+class Painter:
+    """Paints the blocks of one answer after another. `console` says which colours and characters there are."""
+
+    def __init__(self, console: Console) -> None:
+        console.push_theme(THEME)
+        self._console = console
+        self.fancy = console.encoding.lower().startswith("utf")
+        self._code: list[str] = []
+        self._language = ""
+
+    def rows(self, block: Block, width: int) -> list[Row]:
+        """The rows of a block, at most `width` cells each, code lines whole. Cost: about 1 ms a paragraph."""
+        rows = self._rows(block, max(width - block.indent, 8))
+        gap: list[Row] = [[]] if block.gap else []
+        return gap + [[Segment(" " * block.indent), *row] if block.indent else row for row in rows]
+
+    def finish(self, block: Block, width: int) -> list[Row]:
+        """`rows`, of a block that will not change: code after it is highlighted as what follows it."""
+        rows = self.rows(block, width)
+        if block.kind is Kind.FENCE:
+            self._code, self._language = [], block.language or ""
+        elif block.kind is Kind.CODE:
+            self._code = [*self._code, block.text][-CODE_CONTEXT_LINES:]
+        return rows
+
+    def note(self, text: str) -> Row:
+        """A row of talk among the answer's."""
+        return [Segment(text, DIM)]
+
+    def fitted(self, rows: Sequence[Row], width: int) -> list[Row]:
+        """Rows that no terminal shows wider than `width`: code is folded, joined emoji may be cut."""
+        return [part for row in rows for part in _folded(row, width)]
+
+    def ansi(self, rows: Sequence[Row]) -> list[str]:
+        """Rows as a terminal takes them, without line breaks."""
+        painted = []
+        for row in rows:
+            with self._console.capture() as capture:
+                self._console.print(Segments(row), end="", crop=False)
+            painted.append(capture.get())
+        return painted
+
+    def _rows(self, block: Block, width: int) -> list[Row]:
+        match block.kind:
+            case Kind.CODE:
+                return [self._code_row(block.text)]
+            case Kind.FENCE:
+                return [[Segment(block.text, DIM)]]
+            case Kind.THOUGHT:
+                gutter = Segment("│ " if self.fancy else "| ", DIM)
+                return [[gutter, *row] for row in self._render(Text(block.text, style=DIM), width - 2)]
+            case Kind.ITEM:
+                return self._item_rows(block, width)
+            case Kind.TEXT:
+                return self._text_rows(block.text, width)
+
+    def _item_rows(self, block: Block, width: int) -> list[Row]:
+        marker = block.marker if self.fancy or block.marker != "•" else "-"
+        first, rest = Segment(marker + " "), Segment(" " * (len(marker) + 1))
+        rows = self._text_rows(block.text, max(width - len(marker) - 1, 8)) or [[]]
+        return [[first if i == 0 else rest, *row] for i, row in enumerate(rows)]
+
+    def _text_rows(self, text: str, width: int) -> list[Row]:
+        rows = self._render(SafeMarkdown(text, self.fancy), width)
+        return rows or self._render(Text(text), width)
+
+    def _code_row(self, line: str) -> Row:
+        if not self._language:
+            return [Segment(line.expandtabs(4))]
+        code = "\n".join([*self._code, line])
+        syntax = Syntax(code, self._language, theme=CODE_THEME, background_color="default", tab_size=4)
+        highlighted = syntax.highlight(code).split("\n", allow_blank=True)[len(self._code)]
+        highlighted.expand_tabs(4)
+        highlighted.rstrip()
+        return [*highlighted.render(self._console)]
+
+    def _render(self, what: RenderableType, width: int) -> list[Row]:
+        """Rows without blanks at their end, without empty rows above and below."""
+        lines = self._console.render_lines(what, self._console.options.update_width(max(width, 8)), pad=False)
+        rows = [_trimmed(line) for line in lines]
+        for _ in range(2):
+            rows = [*dropwhile(lambda row: not row, rows)][::-1]
+        return rows
+
+
+def _trimmed(line: Sequence[Segment]) -> Row:
+    row = [Segment(text, style) for text, style, control in line if text and not control]
+    while row and not row[-1].text.strip(" "):
+        row.pop()
+    if row:
+        row[-1] = Segment(row[-1].text.rstrip(" "), row[-1].style)
+    return row
+
+
+def _folded(row: Row, width: int) -> Iterator[Row]:
+    """One row as several when some terminal would show it wider than `width`."""
+    part: Row = []
+    room = width
+    for text, style, _ in row:
+        start = 0
+        for i, char in enumerate(text):
+            cells = widest(char, get_cwidth)
+            if cells > room:
+                yield [*part, Segment(text[start:i], style)]
+                part, start, room = [], i, width
+            room -= cells
+        part.append(Segment(text[start:], style))
+    yield part
+
+
+class _Quote(md.BlockQuote):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        bar = "▌ " if console.encoding.lower().startswith("utf") else "> "
+        for line in console.render_lines(self.elements, options.update_width(options.max_width - 2), pad=False):
+            yield from [Segment(bar, DIM), *line, Segment.line()]
+
+
+class _Rule(md.HorizontalRule):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Rule(style="dim", characters="─" if console.encoding.lower().startswith("utf") else "-")
+
+
+class _Code(md.CodeBlock):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(str(self.text).rstrip(), style="cyan")
+
+
+class _Heading(md.Heading):
+    LEVEL_ALIGN = {}  # noqa: RUF012 - all to the left
+
+
+class _Table(md.TableElement):
+    """Long words are folded: rich would cut them."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            if isinstance(part, Table):
+                for column in part.columns:
+                    column.overflow = "fold"
+            yield part
+
+
+class SafeMarkdown(md.Markdown):
+    """rich's Markdown, less its losses."""
+
+    elements = {  # noqa: RUF012
+        **md.Markdown.elements,
+        "blockquote_open": _Quote,
+        "hr": _Rule,
+        "fence": _Code,
+        "code_block": _Code,
+        "heading_open": _Heading,
+        "table_open": _Table,
+    }
+
+    def __init__(self, text: str, fancy: bool) -> None:
+        super().__init__("", hyperlinks=False)
+        self.parsed = [_shown(token) for token in _PARSER.parse(text)]
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
+    parser.disable(["reference", "lheading"])
+    parser.inline.ruler.at("escape", _escape)
+    return parser
+
+
+def _escape(state: StateInline, silent: bool) -> bool:
+    r"""A backslash escapes what it does in Markdown, but `\(` and `\[` are TeX and stay."""
+    return state.src[state.pos + 1 : state.pos + 2] not in tuple("()[]") and escape(state, silent)
+
+
+_PARSER = _parser()
+
+
+def _shown(token: Token) -> Token:
+    """A block's token with line breaks kept, pictures as they were written, bare links not said twice."""
+    if token.children:
+        token.children = [*_inline_shown(token.children)]
+    return token
+
+
+def _inline_shown(children: Sequence[Token]) -> Iterator[Token]:
+    skip_close = False
+    for i, token in enumerate(children):
+        if token.type == "softbreak":
+            token.type = "hardbreak"
+        elif token.type == "image":
+            text = f"![{token.content}]({token.attrs.get('src', '')})"
+            token = Token("text", "", 0, content=text)
+        elif token.type == "link_open" and i + 1 < len(children):
+            skip_close = str(token.attrs.get("href")) in (children[i + 1].content, f"mailto:{children[i + 1].content}")
+            if skip_close:
+                continue
+        elif token.type == "link_close" and skip_close:
+            skip_close = False
+            continue
+        yield token
