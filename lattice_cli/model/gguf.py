@@ -1,0 +1,281 @@
+"""A GGUF file -> weights and config as mlx-lm knows them.
+
+Knows the tensor names and metadata of llama, qwen2 and qwen3, and how ggml lays out blocks; knows no
+network. Q4_0, Q4_1, Q8_0, F16, BF16 and F32 keep every bit (mlx's own layout, the same as `mx.load`
+gives); other types are expanded by the gguf package and quantized again to 8 bit.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lattice_cli.errors import BrokenWeights, UnknownFormat
+from lattice_cli.model.gguf_header import GgufHeader, GgufTensor, Value, type_name
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+_MODULES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)\Z")
+_CHUNK_WEIGHTS = 1 << 24  # expanded at once: 64 MB in float32
+
+
+@dataclass(frozen=True, slots=True)
+class GgufModel:
+    """`weights` by mlx-lm parameter name; `quantization` by module path ({"group_size", "bits"});
+    `rope_factors` (head width / 2,) where the file brings them.
+    """
+
+    config: dict[str, Any]
+    weights: dict[str, mx.array]
+    quantization: dict[str, dict[str, int]]
+    rope_factors: mx.array | None
+    notes: tuple[str, ...]
+
+
+def read_gguf(header: GgufHeader) -> GgufModel:
+    """Read all weights of a file. Cost: about a second for each GB, more for re-quantized types.
+
+    Raises: UnknownFormat (architecture, rope scaling or tensor type we do not read), BrokenWeights.
+    """
+    config = gguf_config(header)
+    weights: dict[str, mx.array] = {}
+    quantization: dict[str, dict[str, int]] = {}
+    requantized: set[str] = set()
+    factors = None
+    for tensor in header.tensors:
+        if tensor.name == "rope_freqs.weight":
+            factors = read_tensor(header, tensor)["weight"]
+            continue
+        path, kind = parameter_of(tensor.name)
+        arrays = read_tensor(header, tensor)
+        if header.architecture == "llama" and tensor.name.split(".")[-2] in ("attn_q", "attn_k"):
+            heads = config["num_attention_heads" if ".attn_q." in tensor.name else "num_key_value_heads"]
+            arrays = {name: half_split(array, heads) for name, array in arrays.items()}
+        if "scales" in arrays:
+            quantization[path] = _layout(tensor, arrays)
+            if tensor.type_id not in _EXACT:
+                requantized.add(type_name(tensor.type_id))
+        weights |= {f"{path}.{kind if name == 'weight' else name}": array for name, array in arrays.items()}
+    _fill_output_biases(config, weights)
+    named = ", ".join(sorted(requantized))
+    notes = (f"{named} weights of `{header.path.name}` were quantized again to 8 bit",) if requantized else ()
+    return GgufModel(config, weights, quantization, factors, notes)
+
+
+def parameter_of(name: str) -> tuple[str, str]:
+    """(module path, "weight" or "bias") of a tensor; a name we do not know stays as it is."""
+    match = _NAME.match(name)
+    if not match or match[2] not in _MODULES:
+        return name.rpartition(".")[0], name.rpartition(".")[2]
+    module = _MODULES[match[2]]
+    return (f"model.layers.{match[1]}.{module}" if match[1] else module), match[3]
+
+
+def half_split(array: mx.array, heads: int) -> mx.array:
+    """Rows of a query or key projection from ggml's rotary order (pairs i, i + 1) to mlx-lm's (i, i + half).
+
+    Undoes `permute` of llama.cpp's convert_hf_to_gguf.py. `array` is (heads * width, ...).
+    """
+    rows = array.shape[0]
+    split = array.reshape(heads, rows // heads // 2, 2, *array.shape[1:])  # (heads, half, 2, ...)
+    return split.swapaxes(1, 2).reshape(array.shape)  # (heads * width, ...)
+
+
+def _fill_output_biases(config: dict[str, Any], weights: dict[str, mx.array]) -> None:
+    """mlx-lm's llama wants a bias on all four projections or none; a file may have three."""
+    if not config.get("attention_bias"):
+        return
+    import mlx.core as mx
+
+    for layer in range(config["num_hidden_layers"]):
+        name = f"model.layers.{layer}.self_attn.o_proj.bias"
+        if name not in weights:
+            weights[name] = mx.zeros((config["hidden_size"],))
+
+
+# Config.
+
+
+def gguf_config(header: GgufHeader) -> dict[str, Any]:
+    """mlx-lm's config of a file, from its metadata.
+
+    Raises: UnknownFormat, BrokenWeights.
+    """
+    architecture = header.architecture
+    if architecture not in ARCHITECTURES:
+        raise UnknownFormat(
+            f"`{header.path}` is a `{architecture}` model, and GGUF is read for {', '.join(ARCHITECTURES)} only",
+            hint="use the model's safetensors folder",
+        )
+    if _number(header, "expert_count", 0):
+        raise UnknownFormat(f"`{header.path}` is a mixture of experts, which is not read from GGUF")
+    names = {tensor.name: tensor for tensor in header.tensors}
+    embedding = names.get("token_embd.weight")
+    if embedding is None:
+        raise BrokenWeights(f"`{header.path}` has no `token_embd.weight`")
+    hidden, heads = int(_number(header, "embedding_length")), int(_number(header, "attention.head_count"))
+    width = int(_number(header, "attention.key_length", hidden // max(heads, 1)))
+    rotated = int(_number(header, "rope.dimension_count", width))
+    if rotated != width or (architecture == "qwen2" and width * heads != hidden):
+        raise UnknownFormat(f"`{header.path}` has heads of an uncommon shape ({width} wide, {rotated} rotated)")
+    return {
+        "model_type": architecture,
+        "hidden_size": hidden,
+        "num_hidden_layers": int(_number(header, "block_count")),
+        "intermediate_size": int(_number(header, "feed_forward_length")),
+        "num_attention_heads": heads,
+        "num_key_value_heads": int(_number(header, "attention.head_count_kv", heads)),
+        "head_dim": width,
+        "rms_norm_eps": float(_number(header, "attention.layer_norm_rms_epsilon")),
+        "vocab_size": embedding.shape[0],
+        "max_position_embeddings": int(_number(header, "context_length")),
+        "rope_theta": float(_number(header, "rope.freq_base", 10000.0)),
+        "rope_scaling": _rope_scaling(header),
+        "tie_word_embeddings": "output.weight" not in names,
+        "attention_bias": architecture == "llama" and "blk.0.attn_q.bias" in names,
+    }
+
+
+def _number(header: GgufHeader, key: str, default: float | None = None) -> float:
+    value = header.at(key)
+    if value is None and f"{header.architecture}.{key}" not in header.metadata and default is not None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        what = "is not one number" if value is not None else "is missing"
+        raise BrokenWeights(f"`{header.path}` cannot be used: its `{header.architecture}.{key}` {what}")
+    return value
+
+
+def _rope_scaling(header: GgufHeader) -> dict[str, Value] | None:
+    kind = header.at("rope.scaling.type")
+    if kind in (None, "none"):
+        legacy = _number(header, "rope.scale_linear", 1.0)
+        return None if legacy == 1.0 else {"rope_type": "linear", "factor": legacy}
+    if kind not in ("linear", "yarn"):
+        raise UnknownFormat(f"`{header.path}` scales its positions by `{kind}`, which is not read from GGUF")
+    scaling: dict[str, Value] = {"rope_type": str(kind), "factor": _number(header, "rope.scaling.factor")}
+    if kind == "yarn":
+        original = _number(header, "rope.scaling.original_context_length", _number(header, "context_length"))
+        scaling["original_max_position_embeddings"] = int(original)
+    return scaling
+
+
+# Tensors.
+
+_F32, _F16, _Q4_0, _Q4_1, _Q8_0, _BF16 = 0, 1, 2, 3, 8, 30
+_EXACT = (_F32, _F16, _Q4_0, _Q4_1, _Q8_0, _BF16)
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def _layout(tensor: GgufTensor, arrays: dict[str, mx.array]) -> dict[str, int]:
+    return {
+        "group_size": tensor.shape[-1] // arrays["scales"].shape[-1],
+        "bits": arrays["weight"].shape[-1] * 32 // tensor.shape[-1],
+    }
+
+
+def read_tensor(header: GgufHeader, tensor: GgufTensor) -> dict[str, mx.array]:
+    """`weight`, and `scales` and `biases` where it is quantized (affine, (rows, groups)).
+
+    Raises: UnknownFormat for a type the gguf package cannot expand.
+    """
+    import mlx.core as mx
+
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, (tensor.nbytes,))
+    if tensor.type_id == _F32:
+        return {"weight": mx.array(raw.view(np.float32).reshape(tensor.shape))}
+    if tensor.type_id == _F16:
+        return {"weight": mx.array(raw.view(np.float16).reshape(tensor.shape))}
+    if tensor.type_id == _BF16:
+        return {"weight": mx.array(raw.view(np.uint16).reshape(tensor.shape)).view(mx.bfloat16)}
+    rows = raw.reshape(*tensor.shape[:-1], -1)  # (rows, bytes)
+    unpack = {_Q4_0: _unpack_q4_0, _Q4_1: _unpack_q4_1, _Q8_0: _unpack_q8_0}.get(tensor.type_id)
+    if unpack is None or len(tensor.shape) != 2:
+        return _requantize(header, tensor, rows)
+    weight, scales, biases = unpack(rows)
+    return {"weight": mx.array(weight), "scales": mx.array(scales), "biases": mx.array(biases)}
+
+
+Unpacked = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float16], npt.NDArray[np.float16]]
+
+
+def _unpack_q4_0(rows: Bytes) -> Unpacked:
+    blocks = rows.reshape(rows.shape[0], -1, 18)  # (rows, groups, bytes)
+    scales = _half(blocks, 0)
+    return _pack_nibbles(blocks[..., 2:]), scales, np.float16(-8) * scales
+
+
+def _unpack_q4_1(rows: Bytes) -> Unpacked:
+    blocks = rows.reshape(rows.shape[0], -1, 20)  # (rows, groups, bytes)
+    return _pack_nibbles(blocks[..., 4:]), _half(blocks, 0), _half(blocks, 2)
+
+
+def _unpack_q8_0(rows: Bytes) -> Unpacked:
+    blocks = rows.reshape(rows.shape[0], -1, 34)  # (rows, groups, bytes)
+    scales = _half(blocks, 0)
+    codes = np.ascontiguousarray(blocks[..., 2:] ^ np.uint8(0x80))  # signed to 0..255
+    return codes.reshape(rows.shape[0], -1).view(np.uint32), scales, np.float16(-128) * scales
+
+
+def _half(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
+    halves: npt.NDArray[np.float16] = np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)
+    return halves[..., 0]  # (rows, groups)
+
+
+def _pack_nibbles(codes: Bytes) -> npt.NDArray[np.uint32]:
+    """ggml: byte j of 16 holds weights j (low) and j + 16 (high). mlx: weights in order, low nibble first."""
+    ordered = np.concatenate([codes & 0xF, codes >> 4], axis=-1)  # (rows, groups, 32)
+    pairs = ordered[..., 0::2] | (ordered[..., 1::2] << 4)  # (rows, groups, 16)
+    packed: npt.NDArray[np.uint32] = pairs.reshape(codes.shape[0], -1).view(np.uint32)
+    return packed  # (rows, width / 8)
+
+
+def _requantize(header: GgufHeader, tensor: GgufTensor, rows: Bytes) -> dict[str, mx.array]:
+    """Expand, and quantize matrices to 8 bit in float32 groups; a chunk of rows at a time to bound memory."""
+    import mlx.core as mx
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    kind, width = GGMLQuantizationType(tensor.type_id), tensor.shape[-1]
+    step = max(1, _CHUNK_WEIGHTS // width)
+    parts: list[tuple[mx.array, ...]] = []
+    try:
+        if len(tensor.shape) != 2 or width % 32:
+            return {"weight": mx.array(dequantize(rows, kind).reshape(tensor.shape).astype(np.float32))}
+        for start in range(0, rows.shape[0], step):
+            dense = mx.array(dequantize(rows[start : start + step], kind).astype(np.float32))  # (chunk, width)
+            parts.append(mx.quantize(dense, group_size=32 if width % 64 else 64, bits=8))
+            mx.eval(parts[-1])
+    except NotImplementedError as error:
+        raise UnknownFormat(
+            f"`{header.path}` holds `{tensor.name}` as {type_name(tensor.type_id)}, which cannot be expanded"
+        ) from error
+    joined = [mx.concatenate(list(part)) for part in zip(*parts, strict=True)]
+    mx.eval(joined)
+    return dict(zip(("weight", "scales", "biases"), joined, strict=True))

@@ -1,0 +1,138 @@
+"""The border to mlx-lm's models: builds a network and turns mlx-lm's exceptions into one sentence.
+
+The only file that imports mlx_lm.utils. No code a model folder brings is ever run (report 143).
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lattice_cli.errors import BrokenWeights, UnknownFormat
+from lattice_cli.model.folder import Fields
+from lattice_cli.model.upstream import file_limit_kept
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+# What mlx-lm, mlx and json raise for a folder they cannot make sense of.
+_FOREIGN = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_VISION = re.compile(
+    r"(^|\.)(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector)\."
+)
+_COUNTED = re.compile(r"(Received|Missing) (\d+) parameters(?: not in model)?: \n(.*?)\.?\Z", re.DOTALL)
+_SHAPE = re.compile(r"Expected shape (\(.*?\)) but received shape (\(.*?\)) for parameter (\S+)")
+
+
+def load_folder(folder: Path, config: Fields) -> Any:
+    """A folder's network through mlx-lm, its weights still unread. Cost: 2 s for mlx-lm's first import.
+
+    Vision weights are left out: we use the text model. Raises: UnknownFormat, BrokenWeights.
+    """
+    if config.get("model_file") is not None:
+        raise UnknownFormat(
+            f"`{folder / 'config.json'}` asks to run the folder's own code "
+            f"(`model_file` is {json.dumps(config['model_file'])}), and we never do"
+        )
+    with file_limit_kept():
+        from mlx_lm.utils import load_model
+
+    with translated(folder):
+        network, _ = load_model(folder, lazy=True, get_model_classes=_text_classes)
+    return network
+
+
+def _text_classes(config: dict[str, Any]) -> tuple[type, type]:
+    """mlx-lm's classes for a config, with vision weights dropped before its own `sanitize`."""
+    model_class, arguments_class = model_classes(config)
+
+    class TextOnly(model_class):  # type: ignore[misc, valid-type]
+        def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
+            kept = {name: array for name, array in weights.items() if not _VISION.search(name)}
+            inherited = getattr(super(), "sanitize", None)
+            return inherited(kept) if inherited else kept
+
+    TextOnly.__name__ = TextOnly.__qualname__ = model_class.__name__
+    return TextOnly, arguments_class
+
+
+def model_classes(config: Fields) -> tuple[Any, Any]:
+    """mlx-lm's model and argument classes. Raises: UnknownFormat, naming the type and mlx-lm's version."""
+    with file_limit_kept():
+        from mlx_lm.utils import _get_classes  # UPSTREAM: private, and the default of a public parameter
+
+        try:
+            model_class, arguments_class = _get_classes(dict(config))
+        except (ValueError, ImportError) as error:
+            raise UnknownFormat(
+                f"the model type `{config.get('model_type')}` is not supported by "
+                f"mlx-lm {importlib.metadata.version('mlx-lm')}",
+                hint="a later version may know it: pip install --upgrade lattice-cli",
+            ) from error
+    return model_class, arguments_class
+
+
+def build_network(
+    file: Path, config: Fields, weights: Mapping[str, mx.array], quantization: Mapping[str, Mapping[str, int]]
+) -> Any:
+    """A network of weights already read; `quantization` names the module paths that are quantized.
+
+    `file` is named in errors. Raises: UnknownFormat, BrokenWeights.
+    """
+    model_class, arguments_class = model_classes(config)
+    from mlx.nn.layers.quantized import quantize
+
+    def layout(path: str, _: object) -> bool | dict[str, int]:
+        return dict(quantization[path]) if path in quantization else False
+
+    with translated(file):
+        network = model_class(arguments_class.from_dict(dict(config)))
+        quantize(network, class_predicate=layout)
+        network.eval()
+        network.load_weights(list(weights.items()), strict=True)
+    return network
+
+
+@contextmanager
+def translated(path: Path) -> Iterator[None]:
+    """Turn what mlx and mlx-lm raise inside the block into one sentence about `path`."""
+    try:
+        yield
+    except _FOREIGN as error:
+        raise explain(path, error) from error
+
+
+def explain(path: Path, error: BaseException) -> BrokenWeights:
+    """One sentence for an exception of mlx-lm about the model at `path` (report 118)."""
+    text = str(error).strip()
+    counted, shape = _COUNTED.search(text), _SHAPE.search(text)
+    if counted:
+        names = counted[3].split(",\n")
+        first = ", ".join(f"`{name}`" for name in names[:3]) + (", ..." if len(names) > 3 else "")
+        what = "has {} tensors its config has no place for" if counted[1] == "Received" else "lacks {} tensors"
+        what = what.replace("tensors", "tensor") if counted[2] == "1" else what
+        return BrokenWeights(f"`{path}` {what.format(counted[2])}: {first}")
+    if shape:
+        return BrokenWeights(f"`{path}` does not fit its config: `{shape[3]}` is {shape[2]} instead of {shape[1]}")
+    reason = text.splitlines()[0].rstrip(".") if text else type(error).__name__
+    if isinstance(error, KeyError):
+        reason = f"{reason} is missing"
+    return BrokenWeights(f"`{path}` cannot be loaded by mlx-lm: {reason}")
