@@ -90,7 +90,7 @@ def load_record(setting: Setting, plan: LoadPlan, result: LoadResult) -> dict[st
         "failures": dict(Counter(miss.reason for miss in result.misses)),
         "cached_tokens": sum(answer.cached_tokens for answer in answers),
         "short_runs": sum(answer.completion_tokens < plan.max_tokens for answer in answers),
-        "trials": [asdict(answer) for answer in answers],
+        "trials": [{name: value for name, value in asdict(answer).items() if name != "gaps_s"} for answer in answers],
         "definitions": LOAD_DEFINITIONS,
     }
 
@@ -100,8 +100,21 @@ def show(record: Mapping[str, Any]) -> None:
     console.table(("figure", "median", "quartiles", "range", "of"), _rows(record["figures"]), file=sys.stderr)
     for line in _footnotes(record):
         console.say(line)
-    sys.stdout.write(json.dumps(record) + "\n")
+    sys.stdout.write(json.dumps(_rounded(record)) + "\n")
     sys.stdout.flush()
+
+
+def _rounded(value: Any) -> Any:
+    """Six decimals: a microsecond of a second, and no figure here is known better."""
+    match value:
+        case float():
+            return round(value, 6)
+        case dict():
+            return {name: _rounded(inner) for name, inner in value.items()}
+        case list() | tuple():
+            return [_rounded(inner) for inner in value]
+        case _:
+            return value
 
 
 def _head(setting: Setting, seed: int) -> dict[str, Any]:
