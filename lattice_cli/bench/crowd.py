@@ -40,7 +40,8 @@ class LoadPlan:
     def question(self, number: int, words: int, max_tokens: int | None = None) -> Question:
         """Question `number` of this run with that many filler words."""
         filler = " ".join(WORDS[place % len(WORDS)] for place in range(words))
-        opening = f"{self.seed + number:x} is your number."
+        label = f"{self.seed + number:x}"[::-1]  # the digit that changes comes first
+        opening = f"{label} is your number."
         return Question(self.model, opening, f"{filler}\n{TASK}", max_tokens or self.max_tokens)
 
 

@@ -22,7 +22,7 @@ from lattice_cli.kernels import limits
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`cores` and `memory_bytes` are what this process may use; `load_1m` is the system's load before the measurement."""
+    """`cores` and `memory_bytes` are what this process may use; `load_1m` is the load before measuring."""
 
     processor: str | None
     accelerator: str | None
