@@ -8,9 +8,14 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from lattice_cli.bench.speed import SpeedPlan, Trial
+    from lattice_cli.model.card import ModelCard, ModelSource
+    from lattice_cli.settings import EngineSettings, Home
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,31 +43,46 @@ def speed(
     A table goes to stderr; the last line of stdout is JSON with every trial, the machine and the versions.
     """
     from lattice_cli.bench import machine, report
-    from lattice_cli.bench.speed import SpeedPlan, run_speed
-    from lattice_cli.console import say
-    from lattice_cli.engine.open import open_engine
-    from lattice_cli.engine.worker import EngineWorker
+    from lattice_cli.bench.speed import SpeedPlan
     from lattice_cli.model.locate import find_model
     from lattice_cli.settings import EngineSettings, read_home
 
-    home, settings = read_home(), EngineSettings(prefill_chunk=prefill_chunk)
-    plan = SpeedPlan(prompt_tokens, max_tokens, trials, warmups, seed)
+    home, plan = read_home(), SpeedPlan(prompt_tokens, max_tokens, trials, warmups, seed)
     before = machine.describe()
     source = find_model(model, home)
+    card, results = _measure(source, home, EngineSettings(prefill_chunk=prefill_chunk), plan)
+    about = {
+        "format": card.format.kind,
+        "quantization": card.format.quantization,
+        "notes": list(card.notes),
+        **({} if source.kind == "script" else machine.computing(home)),
+    }
+    setting = report.Setting(_command(), before, machine.versions(), card.served_id, about)
+    report.show(report.speed_record(setting, plan, results, machine.peak_memory_bytes()))
+
+
+def _measure(
+    source: ModelSource, home: Home, settings: EngineSettings, plan: SpeedPlan
+) -> tuple[ModelCard, list[Trial]]:
+    """Load, run the plan with a line on stderr for every trial, unload."""
+    from lattice_cli.bench.speed import run_speed
+    from lattice_cli.console import say
+    from lattice_cli.engine.open import open_engine
+    from lattice_cli.engine.worker import EngineWorker
+
     worker = EngineWorker(lambda: open_engine(source, home, settings), settings)
     worker.start()
     try:
-        card = worker.wait_ready()
-        results = []
-        for number, trial in enumerate(run_speed(worker, plan), start=1):
+        card, results = worker.wait_ready(), []
+        for note in card.notes:
+            say(note)
+        for trial in run_speed(worker, plan):
             results.append(trial)
             prefill, decode = trial.prefill_rate or 0, trial.decode_rate or 0
-            say(f"trial {number} of {trials}: prefill {prefill:.4g} tok/s, decode {decode:.4g} tok/s")
+            say(f"trial {len(results)} of {plan.trials}: prefill {prefill:.4g} tok/s, decode {decode:.4g} tok/s")
+        return card, results
     finally:
         worker.stop()
-    about = {"format": card.format.kind, "quantization": card.format.quantization, "notes": list(card.notes)}
-    setting = report.Setting(_command(), before, machine.versions(), card.served_id, about)
-    report.show(report.speed_record(setting, plan, results, machine.peak_memory_bytes()))
 
 
 @app.command()

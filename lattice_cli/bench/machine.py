@@ -18,6 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 from lattice_cli.kernels import limits
+from lattice_cli.settings import Home
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,14 @@ def versions() -> dict[str, str | None]:
     names = ("lattice-cli", "mlx", "mlx-lm", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13")
     found = {name: _version(name) for name in names}
     return {"python": platform.python_version(), **{name: found[name] for name in names if found[name]}}
+
+
+def computing(home: Home) -> dict[str, str]:
+    """Which back end mlx computes on, and which BLAS serves it. Call it once a model is loaded."""
+    from lattice_cli.kernels import blas, platform
+
+    library = blas.preload(home)
+    return {"backend": platform.backend_name(), "blas": str(library.path or library.name)}
 
 
 def peak_memory_bytes() -> int:
