@@ -4,7 +4,9 @@ The mlx wheel links the reference BLAS, about 50 times slower for float32. A lib
 process's global namespace first is the one the loader binds `cblas_sgemm` to. Knows libraries and
 symbols; imports mlx only to measure.
 
-Thread: any; `preload` before the first `import mlx.core` of the process
+`preload` must run before the first `import mlx.core` of the process.
+
+Thread: any
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import ctypes.util
 import importlib.util
 import logging
 import os
+import platform
 import sys
 import tempfile
 import time
@@ -113,6 +116,13 @@ def candidates() -> Iterator[tuple[Path, str]]:
     found = ctypes.util.find_library("openblas")  # asks ldconfig: 50 ms
     if found:
         yield Path(found), "the system's"
+
+
+def how_to_get() -> str:
+    """The command that brings a fast BLAS to this machine."""
+    if platform.machine() == "x86_64":
+        return "pip install 'lattice-cli[cpu]'"
+    return "install the system's OpenBLAS, e.g. `sudo apt install libopenblas0-pthread`"
 
 
 def load_library(path: Path) -> str | None:

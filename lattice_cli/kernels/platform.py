@@ -56,6 +56,22 @@ def guess_backend(machine: Machine) -> BackendName:
     return "cuda" if machine.driver and machine.backends - {"mlx-cpu"} else "cpu"
 
 
+def device_name() -> str:
+    """mlx's default device as people know it. mlx must have been imported."""
+    import mlx.core as mx
+
+    name = mx.device_info().get("device_name")
+    return str(name) if name else str(mx.default_device())
+
+
+def better_backend(machine: Machine) -> str | None:
+    """The command for a CPU install beside a usable NVIDIA GPU; None where there is nothing better. Pure."""
+    command = install_command(machine)
+    if machine.backends != {"mlx-cpu"} or "[cpu]" in command:
+        return None
+    return f"pip uninstall -y mlx-cpu && {command}"
+
+
 def diagnose(machine: Machine) -> InstallError | None:
     """Why mlx cannot run on a machine, None when nothing speaks against it. Pure."""
     if machine.system == "Darwin":
