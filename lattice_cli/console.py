@@ -192,6 +192,18 @@ def progress(label: str) -> Iterator[Progress]:
         yield Live()
 
 
+@contextmanager
+def status(label: str) -> Iterator[None]:
+    """Say on stderr what takes a while: a spinner in a terminal, gone when it is over; else one line."""
+    if not is_live(sys.stderr):
+        say(label)
+        yield
+        return
+    spinner = "dots" if (sys.stderr.encoding or "").lower().startswith("utf") else "line"
+    with stderr_console().status(label, spinner=spinner):
+        yield
+
+
 # Logging: talk for machines.
 
 

@@ -9,7 +9,6 @@ Thread: any
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from bisect import bisect_right
@@ -27,15 +26,6 @@ KEPT_ROWS = 2  # of a long paragraph, when its beginning is shown for good
 CJK = 0x2E80  # from here on scripts break lines between any two letters
 MAYBE_OPEN = re.compile(r"`|~~|\*(?!\s)|(?<!\w)_(?!\s)|\[[^\]]*$")  # shown marks that what follows may yet close
 SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
-
-
-def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Columns and rows now; 80 by 24 where the terminal does not know."""
-    try:
-        size = os.get_terminal_size(stream.fileno())
-    except OSError:
-        return 80, 24
-    return size.columns or 80, size.lines or 24
 
 
 class LiveView:

@@ -9,6 +9,7 @@ Thread: any
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import TextIO
@@ -46,6 +47,15 @@ class Region:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def terminal_size(stream: TextIO) -> tuple[int, int]:
+    """Columns and rows now; 80 by 24 where the terminal does not know."""
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except OSError:
+        return 80, 24
+    return size.columns or 80, size.lines or 24
 
 
 def harmless(text: str) -> str:

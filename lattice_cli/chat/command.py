@@ -1,0 +1,211 @@
+"""`lattice chat`: options in, a conversation in this process, an exit status out.
+
+Thread: any (the main thread, for signals)
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lattice_cli.console import say
+from lattice_cli.errors import EngineUnavailable, LatticeError, UsageError
+
+if TYPE_CHECKING:
+    from lattice_cli.chat.exchange import Manner, View
+    from lattice_cli.chat.session import Session
+    from lattice_cli.engine.worker import EngineWorker
+    from lattice_cli.model.card import ModelCard
+    from lattice_cli.settings import EngineSettings, Home
+
+LOAD_TICK_S = 0.1
+INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
+STOP_S = 2.0
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def _finite(value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number that can be used.")
+    return value
+
+
+def _above_zero(value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value} is not above 0.")
+    return value
+
+
+def chat_command(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A catalog name, folder, .gguf file, org/repo or script:FILE "
+            "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
+        ),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Answer this once, on stdout; a piped text goes below it as a document."),
+    ] = None,
+    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system prompt.")] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The most tokens of an answer [default: what fits].")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, callback=_finite, help="0 always takes the likeliest token.")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(max=1, callback=_above_zero, help="1 keeps all tokens.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(callback=_above_zero, help="1 is none.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Makes an answer repeatable.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=2, metavar="N", help="The context window in tokens [default: the model's].")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No speed line, no word about loading.")] = False,
+    log_level: Annotated[LogLevel | None, typer.Option(help="How much to say on stderr.")] = None,
+) -> None:
+    """Talk to a model in the terminal. With --prompt or a piped text: one answer on stdout, nothing else."""
+    from lattice_cli.chat.exchange import Manner
+    from lattice_cli.chat.piped import one_prompt, read_piped
+    from lattice_cli.console import configure_logging
+    from lattice_cli.job import SamplingChoice
+    from lattice_cli.settings import EngineSettings, read_home
+
+    if log_level:
+        configure_logging(log_level.value)
+    sampling = SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty, seed=seed)
+    manner = Manner(sampling, max_tokens, quiet)
+    text = one_prompt(prompt, read_piped(sys.stdin, beside_prompt=prompt is not None))
+    home, settings = read_home(), EngineSettings(max_rows=1, context_tokens=context)
+    raise typer.Exit(_chat(model, system, text, manner, home, settings))
+
+
+def _chat(
+    model: str | None, system: str | None, text: str | None, manner: Manner, home: Home, settings: EngineSettings
+) -> int:
+    """Open the model, talk, close it again; the exit status. `text` None: as long as the user likes."""
+    from lattice_cli.chat.session import Session
+    from lattice_cli.engine.open import open_engine
+    from lattice_cli.engine.worker import EngineWorker
+    from lattice_cli.model.locate import find_model
+
+    try:
+        source = find_model(model, home)
+        worker = EngineWorker(lambda: open_engine(source, home, settings), settings)
+        worker.start()
+        loading = f"loading {source.served_id}"
+        try:
+            if text is None:
+                return _converse(worker, loading, Session(system or None), manner, home)
+            return _answer_once(worker, loading, Session(system or None).asked(text), manner)
+        finally:
+            _stop(worker)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _answer_once(worker: EngineWorker, loading: str, session: Session, manner: Manner) -> int:
+    """One answer on stdout.
+
+    Raises: what loading raises, BadRequest, and the failure that ended the answer.
+    """
+    from lattice_cli.chat.exchange import Exchange, Interrupts
+    from lattice_cli.chat.plain import PlainView
+    from lattice_cli.console import lenient
+
+    stdout = lenient(sys.stdout)
+    if stdout is None:
+        raise UsageError("stdout is closed, so there is nowhere to answer")
+    card = _load(worker, loading, manner)
+    interrupts = Interrupts()
+    with interrupts.caught():
+        exchange = Exchange(worker, card, manner, PlainView(stdout, sys.stderr), interrupts)
+        try:
+            completion = exchange.answer(session)
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # what is left in the buffer goes there
+            if isinstance(error, BrokenPipeError):
+                return PIPE_CLOSED
+            raise LatticeError(f"the answer could not be written: {error.strerror}") from error
+    if completion.failed is not None:
+        raise completion.failed.error
+    return INTERRUPTED if interrupts.count else 0
+
+
+def _converse(worker: EngineWorker, loading: str, session: Session, manner: Manner, home: Home) -> int:
+    """The REPL. Raises: what loading raises."""
+    from lattice_cli.chat.exchange import Exchange, Interrupts
+    from lattice_cli.chat.line import open_line
+    from lattice_cli.chat.loop import Repl
+
+    signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
+    line = open_line(home.history)
+    with line.held():
+        card = _load(worker, loading, manner, line.pump)
+        say(f"{card.served_id}: {card.context_tokens:,} tokens of context. /help lists the commands, Ctrl-D leaves")
+        interrupts = Interrupts()
+        with interrupts.caught():
+            exchange = Exchange(worker, card, manner, _view(), interrupts, line.pump)
+            Repl(exchange, line, interrupts, session).run()
+    return 0
+
+
+def _view() -> View:
+    """Markdown in a terminal, else text as it comes."""
+    from lattice_cli.chat.live import LiveView
+    from lattice_cli.chat.plain import PlainView
+    from lattice_cli.chat.screen import terminal_size
+    from lattice_cli.chat.view import Painter
+    from lattice_cli.console import is_live, lenient, stdout_console
+
+    lenient(sys.stdout)
+    if is_live(sys.stdout):
+        return LiveView(sys.stdout, Painter(stdout_console()), lambda: terminal_size(sys.stdout))
+    return PlainView(sys.stdout, sys.stderr)
+
+
+def _load(worker: EngineWorker, loading: str, manner: Manner, pump: Callable[[], None] = lambda: None) -> ModelCard:
+    """Wait for the model, saying so. Raises: what loading raised."""
+    from lattice_cli.console import status
+    from lattice_cli.engine.worker import State
+
+    with nullcontext() if manner.quiet else status(loading):
+        while worker.state is State.LOADING:
+            with suppress(EngineUnavailable):
+                worker.wait_ready(LOAD_TICK_S)
+            pump()
+        card = worker.wait_ready()
+    for note in () if manner.quiet else card.notes:
+        say(note)
+    return card
+
+
+def _stop(worker: EngineWorker) -> None:
+    """End the engine's thread: one that used mlx and goes on while Python ends aborts the process.
+
+    Only an interrupted load cannot be stopped; then the process ends here.
+    """
+    try:
+        if worker.stop(STOP_S):
+            return
+    except KeyboardInterrupt:
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(INTERRUPTED)
