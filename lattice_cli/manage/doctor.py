@@ -70,7 +70,7 @@ def doctor_command(
     if as_json:
         sys.stdout.write(json.dumps({"ready": found.ready, **asdict(found)}, indent=1) + "\n")
     else:
-        console.table(("", ""), rows(found))
+        console.table(("what", "found"), rows(found))
         for missing in found.missing:
             console.say(f"\n{'missing' if missing.blocks else 'advice'}: {missing.what}")
             if missing.hint:
