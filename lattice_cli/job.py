@@ -81,17 +81,25 @@ def resolve_sampling(*choices: SamplingChoice, floor: Sampling | None = None) ->
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What ends a reply: `max_tokens` bounds everything generated; `stop` are texts never sent."""
+    """What ends a reply: `max_tokens` bounds everything generated; `stop` are texts never sent.
+
+    `reasoning_tokens`: after so many tokens of the reply an open thought is closed by force.
+    `answer_tokens`: from the closing marker on, at most so many more.
+    """
 
     max_tokens: int
     stop: tuple[str, ...] = ()
+    reasoning_tokens: int | None = None
+    answer_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One reply to make. `n` choices of a request are n jobs with one prompt.
 
-    `submitted_s` is a reading of `time.monotonic`; `id` is unique within the process.
+    `submitted_s` is a reading of `time.monotonic`; `id` is unique within the process. With
+    `reasoning_apart` thoughts have a channel of their own; without, they stay in the answer with their
+    markers, and a thinking budget holds whether or not a thought was opened.
     """
 
     id: str
@@ -99,4 +107,5 @@ class Job:
     sampling: Sampling
     limits: Limits
     choice: int = 0
+    reasoning_apart: bool = True
     submitted_s: float = 0.0

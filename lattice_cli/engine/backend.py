@@ -92,7 +92,7 @@ class MlxBackend:
             max_tokens=[1 << 30],
             all_tokens=[[]],
             samplers=[row_sampler(row.job, position=len(row.emitted))],
-            logits_processors=[row_processors(row.job)],
+            logits_processors=[row_processors(row.job, row.budget())],
         )
         self._uids[uid] = row.job.id
         self._prefilling.add(row.job.id)

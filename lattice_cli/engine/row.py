@@ -7,6 +7,7 @@ Thread: worker
 
 from __future__ import annotations
 
+from lattice_cli.engine.reasoning import Marker, ReasoningBudget
 from lattice_cli.engine.text import ChannelSplitter, Detokenizer, StopScanner
 from lattice_cli.errors import LatticeError
 from lattice_cli.events import Event, Failed, Finished, FinishReason, Piece, Prefilled, Started, Timing, Usage
@@ -27,11 +28,15 @@ class Row:
         self.emitted: list[int] = []
         self.fault: LatticeError | None = None
         self.ended = False
+        self._tokenizer = card.tokenizer
+        self._think = markers_of(card).think
         self._end_ids = card.end_ids
         self._detokenizer = Detokenizer(card.tokenizer.token_bytes)
-        self._splitter = ChannelSplitter(markers_of(card).think, job.prompt.opens_in)
+        self._splitter = ChannelSplitter(self._think if job.reasoning_apart else None, job.prompt.opens_in)
         self._stops = StopScanner(job.limits.stop)
-        self._channel = job.prompt.opens_in
+        self._channel = job.prompt.opens_in if job.reasoning_apart else Channel.ANSWER
+        self._closing = StopScanner((self._think[1],) if self._think else ())
+        self._closed_at: int | None = None  # tokens out when the closing marker was whole
         self._reasoning_tokens = 0
         self._started_s: float | None = None
         self._prefilled_s: float | None = None
@@ -50,6 +55,16 @@ class Row:
     def decoding(self) -> bool:
         """The prompt is read; tokens come."""
         return self._prefilled_s is not None
+
+    def budget(self) -> ReasoningBudget | None:
+        """A fresh thinking budget for an insertion into a backend; None where there is nothing to force."""
+        tokens = self.job.limits.reasoning_tokens
+        if tokens is None or self._think is None:
+            return None
+        opening, closing = self._think
+        given = self.job.prompt.opens_in is Channel.REASONING or not self.job.reasoning_apart
+        marker = Marker(closing.encode(), tuple(self._tokenizer.encode(closing)))
+        return ReasoningBudget(tokens, marker, None if given else opening.encode(), self._tokenizer.token_bytes)
 
     def start(self, now_s: float) -> list[Event]:
         """The row got a slot. Said once, also when a fault makes it start over."""
@@ -71,14 +86,15 @@ class Row:
         if token_id in self._end_ids:
             return self.finish("stop", now_s)
         self.emitted.append(token_id)
-        segments = self._splitter.push(self._detokenizer.push(token_id))
+        text = self._detokenizer.push(token_id)
+        segments = self._splitter.push(text)
         if segments:
             self._channel = segments[-1][0]
         self._reasoning_tokens += self._channel is Channel.REASONING
         events = self._pieces(segments)
         if self._stops.matched is not None:
             return [*events, *self.finish("stop", now_s)]
-        if len(self.emitted) >= self.job.limits.max_tokens:
+        if self._used_up(text):
             return [*events, *self.finish("length", now_s)]
         return events
 
@@ -96,6 +112,16 @@ class Row:
         """End the reply with a fault; what was sent stays valid."""
         self.ended = True
         return [Failed(self.job.id, error)]
+
+    def _used_up(self, text: str) -> bool:
+        """Whether the newest token, whose text this is, was the last one allowed."""
+        limits, emitted = self.job.limits, len(self.emitted)
+        if limits.answer_tokens is not None and self._closed_at is None:
+            self._closing.push(text)
+            self._closed_at = emitted if self._closing.matched else None
+        answered = 0 if self._closed_at is None else emitted - self._closed_at
+        window_used = self._closed_at is not None and answered >= (limits.answer_tokens or 0)
+        return emitted >= limits.max_tokens or window_used
 
     def _pieces(self, segments: list[tuple[Channel, str]]) -> list[Event]:
         pieces: list[Event] = []

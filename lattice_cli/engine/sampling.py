@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable
+from typing import cast
 
 import mlx.core as mx
 
+from lattice_cli.engine.reasoning import ReasoningBudget
 from lattice_cli.job import Job, Sampling
 
 Sampler = Callable[[mx.array], mx.array]
@@ -95,15 +97,31 @@ def _nucleus(logits: mx.array, top_p: float) -> mx.array:
     return mx.where(dropped, -mx.inf, logits)
 
 
-def row_processors(job: Job) -> list[Processor]:
-    """What changes a row's logits before the draw; empty for a row without penalties."""
+def row_processors(job: Job, budget: ReasoningBudget | None = None) -> list[Processor]:
+    """What changes a row's logits before the draw; empty for a row without penalties and budget."""
     sampling = job.sampling
     processors: list[Processor] = []
     if sampling.repetition_penalty != 1.0:
         processors.append(_repetition(sampling.repetition_penalty))
     if sampling.presence_penalty or sampling.frequency_penalty:
         processors.append(_reply_penalty(sampling, prompt_tokens=len(job.prompt.ids)))
+    if budget is not None:
+        processors.append(_budget(budget, prompt_tokens=len(job.prompt.ids)))
     return processors
+
+
+def _budget(budget: ReasoningBudget, prompt_tokens: int) -> Processor:
+    """Leaves only the forced id. Reads ids from the device (a sync) only once the budget is used up."""
+
+    def process(context: mx.array, logits: mx.array) -> mx.array:
+        if budget.free(context.size - prompt_tokens):
+            return logits
+        forced = budget.forced(cast("list[int]", context[prompt_tokens:].tolist()))
+        if forced is None:
+            return logits
+        return mx.where(mx.arange(logits.shape[-1]) == forced, mx.array(0.0, logits.dtype), -mx.inf)[None]
+
+    return process
 
 
 def _repetition(penalty: float) -> Processor:

@@ -17,6 +17,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from lattice_cli.engine.backend import Emitted, Progress
+from lattice_cli.engine.reasoning import ReasoningBudget
 from lattice_cli.engine.row import Row
 from lattice_cli.errors import BadScript, EngineFault, UsageError
 from lattice_cli.model.card import ModelCard, ModelFormat, ModelSource
@@ -83,11 +84,16 @@ def _token_bytes(token: str | HexToken, place: str) -> bytes:
 
 
 class ScriptTokenizer:
-    """Ids 0-255 are bytes; each element of each reply has an id of its own after them; the last id ends."""
+    """Ids 0-255 are bytes; each element of each reply has an id of its own after them; the last ids are the
+    closing marker of reasoning and the end.
+    """
 
     def __init__(self, script: Script) -> None:
         self._prompt_tokens = script.prompt_tokens
         self._elements = [_token_bytes(token, "") for reply in script.replies for token in reply.tokens]
+        self._closing = script.think[1] if script.think else None
+        if self._closing is not None:
+            self._elements.append(self._closing.encode())
         self.end_id = 256 + len(self._elements)
 
     @property
@@ -95,7 +101,9 @@ class ScriptTokenizer:
         return self.end_id + 1
 
     def encode(self, text: str) -> list[int]:
-        """One id a UTF-8 byte, or exactly the script's `prompt_tokens` ids."""
+        """One id a UTF-8 byte, or exactly the script's `prompt_tokens` ids; the closing marker alone is one id."""
+        if text == self._closing:
+            return [self.end_id - 1]
         if self._prompt_tokens is not None:
             return [0] * self._prompt_tokens
         return list(text.encode("utf-8", "surrogatepass"))
@@ -118,6 +126,7 @@ class _Playing:
     first_id: int
     position: int
     due_s: float | None
+    budget: ReasoningBudget | None
     prefilled: bool = False
 
 
@@ -133,7 +142,7 @@ class ScriptedBackend:
     def insert(self, row: Row) -> None:
         reply, first_id = self._choose(row.job.prompt.asked)
         due_s = self._clock() + reply.prefill_ms / 1000
-        self._playing[row.job.id] = _Playing(row, reply, first_id, position=len(row.emitted), due_s=due_s)
+        self._playing[row.job.id] = _Playing(row, reply, first_id, len(row.emitted), due_s, row.budget())
 
     def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
         now_s = self._clock()
@@ -179,12 +188,15 @@ class ScriptedBackend:
             playing.row.fault = EngineFault("generation failed")
             playing.due_s = None
             return []
-        if position >= len(reply.tokens) and reply.then != "repeat":
+        forced = playing.budget.forced(playing.row.emitted) if playing.budget else None
+        if forced is None and position >= len(reply.tokens) and reply.then != "repeat":
             playing.due_s = None
             return [Emitted(playing.row.job.id, self._end_id)] if reply.then == "eos" else []
         playing.position += 1
         assert playing.due_s is not None
         playing.due_s += reply.token_ms / 1000
+        if forced is not None:
+            return [Emitted(playing.row.job.id, forced)]
         return [Emitted(playing.row.job.id, playing.first_id + position % len(reply.tokens))]
 
 

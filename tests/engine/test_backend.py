@@ -5,6 +5,7 @@ Thread: any (mlx runs on the test's own thread)
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
@@ -12,8 +13,8 @@ import pytest
 
 from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
-from lattice_cli.events import Event, Failed, Finished, Prefilled
-from lattice_cli.job import Job, Limits, Prompt, Sampling
+from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled
+from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling
 from lattice_cli.model.card import ModelCard, ModelFormat
 from lattice_cli.model.upstream import file_limit_kept
 from lattice_cli.settings import EngineSettings
@@ -53,6 +54,7 @@ def job(name: str, ids: range | tuple[int, ...], sampling: Sampling, max_tokens:
     return Job(name, Prompt(tuple(ids), ""), sampling, Limits(max_tokens))
 
 
+R = Channel.REASONING
 GREEDY = Sampling(temperature=0.0)
 JOBS = (
     job("greedy", range(40), GREEDY),
@@ -62,8 +64,8 @@ JOBS = (
 )
 
 
-def run(network: Any, *jobs: Job, chunk: int = 32) -> list[Event]:
-    engine = Engine(CARD, MlxBackend(network, 8, chunk), EngineSettings(prefill_chunk=chunk))
+def run(network: Any, *jobs: Job, chunk: int = 32, card: ModelCard = CARD) -> list[Event]:
+    engine = Engine(card, MlxBackend(network, 8, chunk), EngineSettings(prefill_chunk=chunk))
     for each in jobs:
         engine.add(each)
     events: list[Event] = []
@@ -132,4 +134,20 @@ def test_rows_come_and_go_while_others_run(network: Any) -> None:
     while not engine.idle:
         events += engine.step()
     engine.close()
+    assert {each.id: text_of(events, each.id) for each in JOBS} == alone
+
+
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_budget_forces_its_marker_in_time_and_leaves_the_neighbours_exact(network: Any, tokens: int) -> None:
+    """The generator is one step ahead: asked for after the token came out, a forced token is too late."""
+    limits = Limits(12, reasoning_tokens=tokens)
+    card = replace(CARD, think=("<t>", "</t>"))
+    forced = Job("forced", Prompt(tuple(range(20)), "", opens_in=Channel.REASONING), GREEDY, limits)
+    alone = {each.id: text_of(run(network, each), each.id) for each in JOBS}
+    free = run(network, job("free", range(20), GREEDY, max_tokens=tokens))
+    events = run(network, *JOBS[:2], forced, *JOBS[2:], card=card)
+    thought = "".join(e.text for e in events if isinstance(e, Piece) and e.job_id == "forced" and e.channel is R)
+    assert thought == text_of(free, "free").rstrip("\r\n")
+    (end,) = [event for event in events if isinstance(event, Finished) and event.job_id == "forced"]
+    assert end.usage.completion_tokens == 12
     assert {each.id: text_of(events, each.id) for each in JOBS} == alone

@@ -206,3 +206,62 @@ def test_the_context_flag_may_lower_a_scripts_window_and_not_raise_it(tmp_path: 
     assert [window(None).context_tokens, window(64).context_tokens] == [100, 64]
     with pytest.raises(UsageError, match="100 tokens"):
         window(101)
+
+
+THOUGHT = {"tokens": ["<t>", "a", "b", "c", "d", "</t>", "so"]}
+
+
+def budgeted(stage: Stage, tokens: int, *, max_tokens: int = 50, answer: int | None = None, apart: bool = True) -> None:
+    prompt = render_chat(stage.card, [said("user", "hi")])
+    limits = Limits(max_tokens, reasoning_tokens=tokens, answer_tokens=answer)
+    stage.engine.add(Job("a", prompt, Sampling(), limits, reasoning_apart=apart))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "thought", "said_after"),
+    [(3, "ab", "d</t>so"), (5, "abcd", "so"), (50, "abcd", "so")],
+)
+def test_a_budget_forces_the_closing_marker_in_place_of_an_element(
+    tmp_path: Path, tokens: int, thought: str, said_after: str
+) -> None:
+    """Budget 3: `<t>`, a, b are free, the marker takes the place of c, and what the script says next is answer."""
+    stage = Stage(tmp_path, THOUGHT, think=["<t>", "</t>"])
+    budgeted(stage, tokens)
+    events = stage.run()
+    assert (answer(events, channel=Channel.REASONING), answer(events)) == (thought, said_after)
+
+
+def test_a_budget_leaves_a_reply_without_a_thought_alone(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": list("abcdef")}, think=["<t>", "</t>"])
+    budgeted(stage, 2)
+    assert answer(stage.run()) == "abcdef"
+
+
+def test_with_thoughts_inside_the_answer_the_budget_counts_every_token_and_opens_an_answer_window(
+    tmp_path: Path,
+) -> None:
+    """As lattice_serve: all tokens count, then the marker, then `max_tokens` answer tokens (cap 2 + 3 + 1)."""
+    stage = Stage(tmp_path, {"tokens": list("abcdefghij")}, think=["<t>", "</t>"])
+    budgeted(stage, 2, max_tokens=6, answer=3, apart=False)
+    events = stage.run()
+    assert answer(events) == "ab</t>def"
+    end = end_of(events)
+    assert (end.reason, end.usage.completion_tokens) == ("length", 6)
+
+
+def test_a_thought_closed_early_opens_the_answer_window_then(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["<t>", "a</", "t>", *"bcdef"]}, think=["<t>", "</t>"])
+    budgeted(stage, 20, max_tokens=24, answer=3, apart=False)
+    events = stage.run()
+    assert answer(events) == "<t>a</t>bcd"
+    assert end_of(events).usage.completion_tokens == 6
+
+
+def test_an_end_before_the_budget_is_an_end_and_hang_is_forced_out_of_its_thought(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["<t>"], "then": "hang"}, think=["<t>", "</t>"])
+    budgeted(stage, 1, max_tokens=2)
+    events = stage.run()
+    assert end_of(events).usage.completion_tokens == 2
+    stage = Stage(tmp_path, {"tokens": ["<t>", "a"]}, think=["<t>", "</t>"])
+    budgeted(stage, 9)
+    assert end_of(stage.run()).reason == "stop"
