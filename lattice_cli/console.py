@@ -71,13 +71,14 @@ def stderr_console() -> Console:
 # Talk.
 
 
-def say(text: str) -> None:
-    """One line of talk on stderr."""
+def say(text: str, *, aside: bool = False) -> None:
+    """One line of talk on stderr; an `aside` is dim in a terminal."""
     stream = lenient(sys.stderr)
     if stream is None:
         return
+    marks = ("\x1b[2m", "\x1b[0m") if aside and _colours(stream) else ("", "")
     try:
-        stream.write(text + "\n")
+        stream.write(f"{marks[0]}{text}{marks[1]}\n")
         stream.flush()
     except (OSError, ValueError):  # nobody listens
         return

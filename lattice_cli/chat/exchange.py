@@ -137,7 +137,7 @@ class Exchange:
         if finished is None:
             return
         if not self._manner.quiet:
-            say(speed_line(finished))
+            say(speed_line(finished), aside=True)
         if finished.reason == "length" and job.limits.max_tokens != self._manner.max_tokens:
             say(f"the answer was cut: the context window of {self._card.context_tokens} tokens is full")
 
@@ -152,7 +152,7 @@ def speed_line(finished: Finished) -> str:
         parts.append(f"{rate:.1f} tok/s")
     if usage.completion_tokens:
         parts.append(f"first token after {timing.first_token_s:.2f} s")
-    return f"[{', '.join(parts)}]"
+    return ", ".join(parts)
 
 
 def counted(number: int, noun: str) -> str:

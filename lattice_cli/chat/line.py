@@ -31,10 +31,11 @@ from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from lattice_cli.chat.piped import decoded
-from lattice_cli.chat.screen import terminal_size
+from lattice_cli.chat.screen import harmless, terminal_size
 from lattice_cli.console import is_live, is_terminal
 
 SIGN = "> "
+INDENT = " " * len(SIGN)  # goes on a message: easy to leave out of a copy
 PASTE_ON, PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
 PASTE_GAP_S = 0.02
 READS_A_PUMP = 256  # of 1 kB each
@@ -95,9 +96,10 @@ class EditedLine:
         # Without position reports: a terminal that leaves them unanswered would be told off on screen.
         output = Vt100_Output(stream, lambda: _size(stream), term=os.environ.get("TERM"), enable_cpr=False)
         self._session: PromptSession[str] = PromptSession(
-            SIGN,
+            [("", "\n"), ("bold", SIGN)],
+            erase_when_done=True,
             multiline=True,
-            prompt_continuation=lambda width, line_number, wrap_count: " " * width,
+            prompt_continuation=INDENT,
             key_bindings=_keys(),
             history=history,
             input=keyboard,
@@ -108,9 +110,12 @@ class EditedLine:
 
     def read(self) -> str:
         try:
-            return self._session.prompt(handle_sigint=False)
+            text = self._session.prompt(handle_sigint=False)
         finally:
-            self._paste_mode(PASTE_ON)
+            self._write(PASTE_ON)
+        shown = harmless(text.expandtabs(4)).replace("\n", "\n" + INDENT)
+        self._write(f"\n\x1b[1m{SIGN}\x1b[0m{shown}\n")  # whole, however tall: the editor showed a window's worth
+        return text
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -120,11 +125,11 @@ class EditedLine:
         quiet[3] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
         quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
         termios.tcsetattr(self._fileno, termios.TCSANOW, quiet)
-        self._paste_mode(PASTE_ON)
+        self._write(PASTE_ON)
         try:
             yield
         finally:
-            self._paste_mode(PASTE_OFF)
+            self._write(PASTE_OFF)
             termios.tcflush(self._fileno, termios.TCIFLUSH)
             termios.tcsetattr(self._fileno, termios.TCSANOW, before)
 
@@ -138,8 +143,8 @@ class EditedLine:
         self.pump()
         clear_typeahead(self._input)
 
-    def _paste_mode(self, code: str) -> None:
-        self._stream.write(code)
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
         self._stream.flush()
 
 
@@ -177,7 +182,7 @@ class PlainLine:
         self._talk = talk if is_terminal(talk) else None
 
     def read(self) -> str:
-        self._say(SIGN)
+        self._say(f"\n{SIGN}")
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             data = os.read(self._fileno, 65536)

@@ -18,7 +18,7 @@ from typing import TextIO
 from lattice_cli.chat.blocks import Block, Kind, Markdown, Splitter, Thoughts, halves
 from lattice_cli.chat.screen import Region, harmless
 from lattice_cli.chat.view import Painter, Row
-from lattice_cli.events import Event, Piece, Prefilled
+from lattice_cli.events import Event, Piece, Prefilled, Started
 from lattice_cli.job import Channel
 
 DRAW_EVERY_S = 0.04
@@ -57,6 +57,8 @@ class LiveView:
     def show(self, event: Event) -> None:
         """Take an event in; draw when it is time."""
         match event:
+            case Started():
+                self._status = "reading the prompt"
             case Prefilled(done=done, total=total):
                 self._status = f"reading the prompt, {done:,} of {total:,} tokens" if done < total else "thinking"
             case Piece(channel=channel, text=text):

@@ -93,6 +93,8 @@ class Repl:
 
     def _reset(self) -> None:
         count = counted(self._session.questions, "message")
-        kept = "the system prompt stays" if self._session.system else "there is no system prompt"
+        kept = (
+            "system prompt, screen and input history stay" if self._session.system else "screen and input history stay"
+        )
         self._session = self._session.reset()
-        say(f"conversation cleared: {count} and the answers are forgotten; {kept}; screen and input history stay")
+        say(f"forgotten: {count} and the answers; {kept}")

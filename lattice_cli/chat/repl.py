@@ -82,12 +82,12 @@ def _system(text: str) -> Action:
 COMMANDS = (
     Command(("/help", "/?"), "", "show this", Help()),
     Command(("/reset", "/clear"), "", "forget the conversation; the system prompt stays", Reset()),
-    Command(("/system",), "[TEXT]", "set the system prompt; without TEXT show it, with - take it away", _system),
+    Command(("/system",), "[TEXT]", "set the system prompt; alone: show it; with -: take it away", _system),
     Command(("/exit", "/quit", "/bye"), "", "leave", Leave()),
 )
 BY_NAME = {name: command for command in COMMANDS for name in command.names}
 KEYS = (
-    ("Alt-Enter", "a new line in the message (or Esc, then Enter); a pasted text stays one message"),
+    ("Alt-Enter", "a new line (or Esc, then Enter); a pasted text is one message"),
     ("Ctrl-C", "stop the answer; at the prompt: clear the line"),
     ("Ctrl-D", "leave"),
     ("Up, Ctrl-R", "earlier messages, search in them"),
