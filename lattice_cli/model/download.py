@@ -134,7 +134,7 @@ def _one_answer(link: Link, part: _Part, progress: Callable[[int], None]) -> boo
         total = part.nbytes + int(length) if length else None
         if None not in (total, link.nbytes) and total != link.nbytes:
             raise FetchFailed(f"`{link.host}` offers `{link.file_name}` with {total} bytes instead of {link.nbytes}")
-        while block := answer.read(CHUNK_BYTES):
+        while block := answer.read1(CHUNK_BYTES):  # what is there, so that a slow line shows progress too
             part.append(block)
             progress(part.nbytes)
     return total is None or part.nbytes >= total

@@ -66,8 +66,9 @@ def _sentences(entry: CatalogEntry, home: Home) -> Iterator[None]:
         where = error.filename or home.models
         raise FetchFailed(f"cannot write `{where}`: {error.strerror or error}") from error
     except KeyboardInterrupt:
-        kept = console.megabytes(partial_bytes(home.models, entry.folder))
-        console.say(f"stopped; {kept} are kept, and `lattice pull {entry.name}` goes on from there")
+        kept = partial_bytes(home.models, entry.folder)
+        resumes = f"{console.megabytes(kept)} are kept, and `lattice pull {entry.name}` goes on from there"
+        console.say(f"stopped; {resumes if kept else 'nothing had arrived yet'}")
         raise
 
 

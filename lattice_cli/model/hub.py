@@ -77,11 +77,17 @@ def _model_info(hub: HfApi, source: HubSource) -> ModelInfo:
         raise FetchFailed(f"`{where}` has no `{name}`, or it is private", hint=hint) from error
     except errors.HfHubHTTPError as error:
         reason = f"{error.response.status_code} {error.response.reason_phrase}"
-        raise FetchFailed(f"`{where}` refused `{name}`: {reason}") from error
+        advice = "check `HF_TOKEN`" if error.response.status_code in (401, 403) else None
+        raise FetchFailed(f"`{where}` refused `{name}`: {reason}", hint=advice) from error
+    except errors.HFValidationError as error:
+        raise FetchFailed(f"`{name}` cannot be the name of a repository") from error
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]
         reason = str(error) or type(error).__name__
         hint = "check the network; `HF_ENDPOINT` names another hub, `SSL_CERT_FILE` your company's certificates"
         raise FetchFailed(f"`{where}` could not be reached: {reason}", hint=hint, code=UNREACHABLE) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        hint = "a proxy or a sign-in page may have answered; `HF_ENDPOINT` names another hub"
+        raise FetchFailed(f"`{where}` did not answer as a hub does", hint=hint) from error
 
 
 def wanted_files(repository: str, files: list[RepoSibling]) -> list[RepoSibling]:
