@@ -134,6 +134,12 @@ class FastTokenizer:
             return bytes([int(byte[1], 16)]) if byte else token.replace(_SPACE, " ").encode()
         return str(self._tokenizer.decode([token_id], skip_special_tokens=False)).encode()
 
+    def pieces(self, text: str) -> list[str]:
+        """How the pre-tokenizer splits `text` before any merging; control tokens are not recognised."""
+        splitter = self._tokenizer.pre_tokenizer
+        spans = splitter.pre_tokenize_str(text) if splitter is not None else [(text, (0, len(text)))]
+        return [text[start:end] for _, (start, end) in spans]
+
     def token_id(self, text: str) -> int | None:
         """The id of a whole token, None where the vocabulary has no such token."""
         found = self._tokenizer.token_to_id(text)
