@@ -11,7 +11,6 @@ Thread: any
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -21,8 +20,14 @@ from typing import Annotated
 import typer
 
 from lattice_cli import __version__
+from lattice_cli.bench.command import bench_app
+from lattice_cli.chat.command import chat_command
 from lattice_cli.console import configure_logging, fail
 from lattice_cli.errors import LatticeError
+from lattice_cli.manage.doctor import doctor_command
+from lattice_cli.manage.models import models_app
+from lattice_cli.manage.pull import pull_command
+from lattice_cli.serve.command import serve_command
 
 log = logging.getLogger("lattice.cli")
 app = typer.Typer(
@@ -32,27 +37,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-COMMANDS = {
-    "chat": "chat.command",
-    "serve": "serve.command",
-    "pull": "manage.pull",
-    "models": "manage.models",
-    "doctor": "manage.doctor",
-    "bench": "bench.command",
-}
-for _name, _module in COMMANDS.items():  # while rooms are still being built
-    try:
-        _found = importlib.import_module(f"lattice_cli.{_module}")
-    except ModuleNotFoundError:
-        continue
-    for _attribute in (f"{_name}_app", "app", f"{_name}_command", _name, "command"):
-        _entry = getattr(_found, _attribute, None)
-        if isinstance(_entry, typer.Typer):
-            app.add_typer(_entry, name=_name)
-        elif _entry is not None:
-            app.command(_name)(_entry)
-        if _entry is not None:
-            break
+app.command("chat")(chat_command)
+app.command("serve")(serve_command)
+app.command("pull")(pull_command)
+app.add_typer(models_app, name="models")
+app.command("doctor")(doctor_command)
+app.add_typer(bench_app, name="bench")
 
 
 def _show_version(wanted: bool) -> None:

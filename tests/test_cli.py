@@ -46,8 +46,8 @@ def test_help_lists_every_command_on_stdout() -> None:
         "chat",
         "serve",
         "pull",
-        "models",
         "doctor",
+        "models",
         "bench",
     ]
 

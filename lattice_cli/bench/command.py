@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lattice_cli.model.card import ModelCard, ModelSource
     from lattice_cli.settings import EngineSettings, Home
 
-app = typer.Typer(
+bench_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Measure: the engine in this process (speed), or any OpenAI-compatible server (load).",
@@ -28,7 +28,7 @@ MaxTokens = Annotated[int, typer.Option(min=2, help="Length of the reply, in tok
 Warmups = Annotated[int, typer.Option(min=0, help="Trials that run first and are left out")]
 
 
-@app.command()
+@bench_app.command()
 def speed(
     model: Annotated[str | None, typer.Option(help="Name, folder, .gguf file, org/repo or script:FILE")] = None,
     prompt_tokens: PromptTokens = 512,
@@ -85,7 +85,7 @@ def _measure(
         worker.stop()
 
 
-@app.command()
+@bench_app.command()
 def load(
     url: Annotated[str, typer.Option(help="The server, with or without /v1")] = "http://127.0.0.1:11435",
     model: Annotated[str | None, typer.Option(help="As the server calls it [default: the first it lists]")] = None,
