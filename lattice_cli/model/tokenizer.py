@@ -43,13 +43,14 @@ _BYTE_OF = _byte_letters()
 def spelling_of(tokenizer: tokenizers.Tokenizer) -> Spelling:
     """Decided from vocabulary and decoder together (report 6).
 
-    A vocabulary that holds every byte's letter is byte-level whatever its decoder, unless more of its
-    tokens begin with ▁ than with Ġ: large SentencePiece vocabularies hold all those letters as letters.
+    A vocabulary that holds the bytes' letters (SmolLM2 lacks a few) is byte-level whatever its decoder,
+    unless more of its tokens begin with ▁ than with Ġ: large SentencePiece vocabularies hold all those
+    letters as letters.
     """
     vocabulary = tokenizer.get_vocab(with_added_tokens=False)
     byte_spaces = sum(token.startswith("Ġ") for token in vocabulary)
     piece_spaces = sum(token.startswith(_SPACE) for token in vocabulary)
-    if byte_spaces >= piece_spaces and all(letter in vocabulary for letter in _BYTE_OF):
+    if byte_spaces >= piece_spaces and sum(letter in vocabulary for letter in _BYTE_OF) >= 200:
         return Spelling.BYTE_LEVEL
     if piece_spaces or "<0x0A>" in vocabulary:
         return Spelling.SENTENCEPIECE
@@ -195,6 +196,6 @@ def _convert_slow(folder: Path) -> tokenizers.Tokenizer:
     except (ImportError, OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise BrokenWeights(f"`{file}` could not be turned into a tokenizer: {reason}") from error
-    if not isinstance(backend, tokenizers.Tokenizer):
+    if not isinstance(backend, tokenizers.Tokenizer) or backend.get_vocab_size() < 16:  # an empty one of its class
         raise BrokenWeights(f"`{file}` could not be turned into a tokenizer")
     return backend
