@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,8 @@ def test_the_wheel_runs_in_a_fresh_environment_first_without_and_then_with_a_bac
     built = bash(f"{sys.executable} -m pip wheel -q --no-deps -w {tmp_path} {ROOT}", tmp_path)
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("lattice_cli-*.whl")
+    with zipfile.ZipFile(wheel) as opened:
+        assert "lattice_cli/py.typed" in opened.namelist()
     assert bash(f"{sys.executable} -m venv venv", tmp_path).returncode == 0
 
     installed(f"{wheel}")
