@@ -17,7 +17,7 @@ import typer
 from lattice_cli.cli import run
 from lattice_cli.errors import BenchError, ModelNotFound
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.wire
 
 LATTICE = [sys.executable, "-m", "lattice_cli"]
 HEAVY = {

@@ -39,7 +39,7 @@ def command(tmp_path: Path, name: str, script: str) -> None:
     file.chmod(0o755)
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 @pytest.mark.parametrize(
     ("system", "driver", "extra"),
     [
@@ -57,7 +57,7 @@ def test_the_extra_fits_the_machine(tmp_path: Path, system: str, driver: str, ex
     assert venv_sh(tmp_path, "extra").stdout.strip() == extra
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 def test_a_python_too_old_is_one_sentence(tmp_path: Path) -> None:
     """Report 141: a clear minimum instead of pip's `no matching distribution`."""
     for name in PYTHONS:
@@ -69,7 +69,7 @@ def test_a_python_too_old_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "venv").exists()
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 def test_a_newer_python_beside_an_old_one_is_found(tmp_path: Path) -> None:
     command(tmp_path, "python3", '[ "$1" = -V ] && echo "Python 3.9.2" && exit 0; exit 1')
     for name in PYTHONS[1:]:
@@ -78,7 +78,7 @@ def test_a_newer_python_beside_an_old_one_is_found(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: Python of python3.13 cannot make virtual environments")
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 def test_a_missing_venv_module_is_one_sentence_with_the_command(tmp_path: Path) -> None:
     command(tmp_path, "python3", 'case "$*" in *ensurepip*) exit 1;; -V) echo "Python 3.11.2";; esac')
     done = venv_sh(tmp_path, "run", EXTRA="cpu")
@@ -89,7 +89,7 @@ def test_a_missing_venv_module_is_one_sentence_with_the_command(tmp_path: Path) 
     )
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 def test_an_intel_python_on_apple_silicon_is_named(tmp_path: Path) -> None:
     """Report 141: pip would say `no matching distribution found for mlx`."""
     command(tmp_path, "python3", 'case "$*" in *machine*) echo x86_64;; esac')
@@ -99,7 +99,7 @@ def test_an_intel_python_on_apple_silicon_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith("error: `python3` is an Intel Python on an Apple-silicon Mac")
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 def test_a_python_that_is_named_and_wrong_is_refused(tmp_path: Path) -> None:
     done = venv_sh(tmp_path, "run", EXTRA="cpu", PYTHON="/nowhere/python")
     assert done.returncode == 3
