@@ -123,7 +123,7 @@ def _open_folder(folder: Path, tokenizer_dir: Path | None) -> tuple[_Speech, Any
 
     config = files.read_config(folder)
     speech = read_speech(folder, config, tokenizer_dir)  # before the weights: its faults show at once
-    return speech, load_folder(folder, config), ()
+    return speech, load_folder(folder, config, float32=platform.backend_name() == "cpu"), ()
 
 
 def read_speech(folder: Path, config: files.Fields, tokenizer_dir: Path | None = None) -> _Speech:
@@ -189,22 +189,17 @@ def _settle(network: Any, path: Path, *, gguf: bool) -> tuple[str, ...]:
     from lattice_cli.model import precision
     from lattice_cli.model.network import translated
 
-    notes: tuple[str, ...] = ()
+    note: str | None = None
     with translated(path):
         if platform.backend_name() != "cpu":
             if gguf:
                 precision.follow_matrices(network)
         elif precision.computes_slowly(network):
-            needed = 4 * precision.parameter_count(network)
-            if needed <= memory_bytes() // 2:
+            note = precision.packed_note(precision.parameter_count(network), memory_bytes())
+            if note is None:
                 precision.make_dense(network)
-            else:
-                notes = (
-                    f"weights stay packed, which is slow on a CPU: in float32 they would need {needed / 1e9:.1f} GB, "
-                    "more than half of memory",
-                )
         mx.eval(network.parameters())
-    return notes
+    return (note,) if note else ()
 
 
 def _nbytes(network: Any) -> int:

@@ -35,6 +35,17 @@ def computes_slowly(network: Any) -> bool:
     return any(array.dtype in slow for _, array in _leaves(network))
 
 
+def packed_note(parameters: int, memory_bytes: int) -> str | None:
+    """Why `parameters` weights stay packed on a CPU: in float32 they need over half of memory. None: they fit."""
+    needed = 4 * parameters
+    if needed <= memory_bytes // 2:
+        return None
+    return (
+        f"weights stay packed, which is slow on a CPU: in float32 they would need {needed / 1e9:.1f} GB, "
+        f"more than half of the {memory_bytes / 1e9:.1f} GB of memory"
+    )
+
+
 def make_dense(network: Any) -> None:
     """Replace every quantized linear and embedding by a float32 one and cast the rest, layer by layer.
 
