@@ -21,7 +21,9 @@ from lattice_cli import __version__
 from lattice_cli.errors import FetchFailed
 
 TIMEOUT_S = 30.0
-UNREACHABLE = "unreachable"  # FetchFailed.code where no server answered, so that a caller can tell
+# FetchFailed.code, so that a caller can tell: no server answered; one answered and has no such file for us.
+UNREACHABLE = "unreachable"
+REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)

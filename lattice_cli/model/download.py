@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lattice_cli.errors import FetchFailed
-from lattice_cli.model.connection import UNREACHABLE, Link, open_url, unreachable_reason
+from lattice_cli.model.connection import REFUSED, UNREACHABLE, Link, open_url, unreachable_reason
 
 CHUNK_BYTES = 1 << 18
 ATTEMPTS = 4  # in a row without a new byte
@@ -147,4 +147,4 @@ def _range_start(content_range: str | None) -> int:
 
 
 def _refused(link: Link, reason: str) -> FetchFailed:
-    return FetchFailed(f"`{link.host}` refused `{link.file_name}`: {reason}", hint=link.refused_hint)
+    return FetchFailed(f"`{link.host}` refused `{link.file_name}`: {reason}", hint=link.refused_hint, code=REFUSED)

@@ -1,6 +1,7 @@
-"""A project's files on a Python package index, read without pip (an environment made by uv has none).
+"""One file of a project on a Python package index, a page of links or a folder.
 
-Knows the simple repository API in HTML (PEP 503) and JSON (PEP 691); knows nothing of models.
+Knows the simple repository API in HTML (PEP 503) and JSON (PEP 691) and local folders; knows nothing of
+models, and leaves it to the caller which index to ask.
 
 Thread: any
 """
@@ -11,52 +12,85 @@ import base64
 import html.parser
 import http.client
 import json
-import os
 import urllib.error
-from collections.abc import Mapping, Sequence
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 from lattice_cli.errors import FetchFailed
-from lattice_cli.model.connection import UNREACHABLE, Link, open_url, unreachable_reason
+from lattice_cli.model.connection import REFUSED, UNREACHABLE, Link, open_url, unreachable_reason
+from lattice_cli.model.pip_settings import PipSettings
 
-PYPI = "https://pypi.org/simple"
 SIMPLE = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.1"
 
 
-def ask_index(project: str, file_name: str, env: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
-    """URL and SHA-256 from the simple index that pip's or uv's variables name, else from PyPI."""
-    index = env.get("PIP_INDEX_URL") or env.get("UV_DEFAULT_INDEX") or env.get("UV_INDEX_URL") or PYPI
-    url = f"{_without_credentials(index).rstrip('/')}/{project}/"
-    page = Link(url, ca_bundle=env.get("PIP_CERT"), headers=(("Accept", SIMPLE), *index_credentials(url, (index,))))
+@dataclass(frozen=True, slots=True)
+class IndexedFile:
+    """A file as a page lists it; `url` may be relative there, `sha256` is hex, None where not said."""
+
+    name: str
+    url: str
+    sha256: str | None
+
+
+def find_file(place: str, file_name: str, settings: PipSettings) -> IndexedFile | None:
+    """The file on one page or in one folder, with its whole URL; None where it is not. Blocks.
+
+    Raises: FetchFailed where the place cannot be reached or refuses.
+    """
+    local = local_folder(place)
+    if local is not None:
+        file = local / file_name
+        if file.is_file():
+            return IndexedFile(file_name, file.absolute().as_uri(), None)
+        if not (local / "index.html").is_file():
+            return None
+        place = (local / "index.html").absolute().as_uri()
+    for found in _read(place, settings):
+        if found.name == file_name:
+            return found
+    return None
+
+
+def local_folder(place: str) -> Path | None:
+    """The folder that a `file://` URL or a bare path names; None for a page of the network."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Path(urllib.request.url2pathname(parts.path))
+    return None if parts.scheme in ("http", "https") else Path(place).expanduser()
+
+
+def _read(place: str, settings: PipSettings) -> list[IndexedFile]:
+    url = _without_credentials(place)
+    headers = (("Accept", SIMPLE), *index_credentials(url, (place,)))
+    page = Link(url, headers=headers, ca_bundle=settings.cert, proxy=settings.proxy)
     try:
         with open_url(page) as answer:
-            body, kind, base = answer.read(), answer.headers.get_content_type(), answer.url or page.url
+            files = read_simple_page(answer.read(), answer.headers.get_content_type())
+            base = answer.url or url
     except urllib.error.HTTPError as error:
         with error:
-            raise FetchFailed(f"`{page.host}` has no `{project}`: {error.code} {error.reason}") from error
+            sentence = f"`{page.host}` refused its page `{urlsplit(url).path}`: {error.code} {error.reason}"
+            raise FetchFailed(sentence, hint="check `pip config list`", code=REFUSED) from error
     except (OSError, http.client.HTTPException) as error:
         raise FetchFailed(
             f"`{page.host}` could not be reached: {unreachable_reason(page, error)}",
-            hint="check the network; another index is taken from `PIP_INDEX_URL` or `UV_DEFAULT_INDEX`",
+            hint="check the network; another index is taken from pip's settings, e.g. `PIP_INDEX_URL`",
             code=UNREACHABLE,
         ) from error
-    for name, url, sha256 in read_simple_page(body, kind):
-        if name == file_name:
-            return urljoin(base, url), sha256
-    raise FetchFailed(f"`{page.host}` has no `{file_name}`")
+    except (ValueError, KeyError, TypeError) as error:
+        raise FetchFailed(f"`{page.host}` did not answer as a package index does", code=REFUSED) from error
+    return [IndexedFile(file.name, urljoin(base, file.url), file.sha256) for file in files]
 
 
-def _without_credentials(url: str) -> str:
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def read_simple_page(body: bytes, content_type: str) -> list[tuple[str, str, str | None]]:
-    """Files of a project page: name, URL (perhaps relative), SHA-256 in hex where the page says it."""
+def read_simple_page(body: bytes, content_type: str) -> list[IndexedFile]:
+    """What a project's page lists."""
     if content_type.endswith("+json"):
         files: list[dict[str, Any]] = json.loads(body)["files"]
-        return [(file["filename"], file["url"], file.get("hashes", {}).get("sha256")) for file in files]
+        return [IndexedFile(file["filename"], file["url"], file.get("hashes", {}).get("sha256")) for file in files]
     page = _Anchors()
     page.feed(body.decode("utf-8", "replace"))
     return page.files
@@ -67,17 +101,25 @@ class _Anchors(html.parser.HTMLParser):
 
     def __init__(self) -> None:
         super().__init__()
-        self.files: list[tuple[str, str, str | None]] = []
+        self.files: list[IndexedFile] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         url, _, fragment = (dict(attrs).get("href") or "").partition("#")
         if tag == "a" and url:
             sha256 = fragment.removeprefix("sha256=") if fragment.startswith("sha256=") else None
-            self.files.append((unquote(urlsplit(url).path.rpartition("/")[2]), url, sha256))
+            self.files.append(IndexedFile(unquote(urlsplit(url).path.rpartition("/")[2]), url, sha256))
+
+
+# Who we are.
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def index_credentials(url: str, indexes: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """pip leaves name and password out of its report: take them from the index of the same host."""
+    """The header that proves who we are to the index on the host of `url`, from the index's own URL."""
     for index in indexes:
         parts = urlsplit(index)
         if parts.username and parts.hostname == urlsplit(url).hostname:

