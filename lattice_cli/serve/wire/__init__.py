@@ -30,7 +30,7 @@ class Ask:
 
     turns: tuple[Turn, ...]
     model: str | None = None
-    sampling: SamplingChoice = SamplingChoice()  # noqa: RUF009 (frozen)
+    sampling: SamplingChoice = SamplingChoice()
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     choices: int = 1

@@ -52,7 +52,8 @@ def _parse(text: str) -> Any:
         return json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_number)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        _refuse(f"the body is not JSON: {error.msg[:1].lower()}{error.msg[1:]} at {where}")
+        fault = error.msg.removesuffix(" at")
+        _refuse(f"the body is not JSON: {fault[:1].lower()}{fault[1:]} at {where}")
     except RecursionError:
         _refuse(f"the body is nested deeper than {MAX_DEPTH} levels")
     except ValueError:  # an integer of more digits than Python converts

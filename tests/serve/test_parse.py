@@ -1,0 +1,317 @@
+"""A chat body -> an Ask, or a refusal that names the place.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lattice_cli.conversation import TextPart, Turn, said
+from lattice_cli.errors import BadRequest
+from lattice_cli.job import SamplingChoice
+from lattice_cli.serve.wire import Ask
+from lattice_cli.serve.wire.chat import ChatDialect
+from lattice_cli.serve.wire.fields import HARMLESS, NEUTRAL
+
+pytestmark = pytest.mark.pure
+
+HI = [{"role": "user", "content": "hi"}]
+ASK = Ask(turns=(said("user", "hi"),))
+
+
+def parse(**fields: Any) -> Ask:
+    return ChatDialect().parse(json.dumps({"messages": HI, **fields}).encode())
+
+
+def refusal(**fields: Any) -> tuple[int, str, str | None]:
+    with pytest.raises(BadRequest) as refused:
+        parse(**fields)
+    return refused.value.status, refused.value.code, refused.value.param
+
+
+def test_every_field_arrives() -> None:
+    ask = parse(
+        model="m",
+        temperature=1,
+        top_p=0.5,
+        top_k=40,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        presence_penalty=-2,
+        frequency_penalty=2,
+        seed=7,
+        max_tokens=8,
+        stop=["a", "b"],
+        n=2,
+        stream=True,
+        stream_options={"include_usage": True, "include_obfuscation": False},
+    )
+    assert ask == Ask(
+        turns=(said("user", "hi"),),
+        model="m",
+        sampling=SamplingChoice(1.0, 40, 0.5, 0.1, 1.2, -2.0, 2.0, 7),
+        max_tokens=8,
+        stop=("a", "b"),
+        choices=2,
+        stream=True,
+        include_usage=True,
+    )
+
+
+@pytest.mark.parametrize("name", sorted({*HARMLESS, *NEUTRAL, "model", "temperature", "max_tokens", "stop", "stream"}))
+def test_null_means_absent_everywhere(name: str) -> None:
+    """mlx_lm.server answers 400 to `temperature: null`; OpenAI's own types allow it."""
+    assert parse(**{name: None}) == ASK
+
+
+@pytest.mark.parametrize("name", ["stream_options", "seed", "top_k", "top_p", "n", "max_completion_tokens", "min_p"])
+def test_null_means_absent_for_the_rest_too(name: str) -> None:
+    assert parse(**{name: None}) == ASK
+
+
+def test_stream_options_may_be_empty() -> None:
+    """mlx_lm.server ended such a stream without `[DONE]`."""
+    assert parse(stream=True, stream_options={}) == Ask(turns=ASK.turns, stream=True)
+    assert parse(stream=True, stream_options={"include_usage": None}) == Ask(turns=ASK.turns, stream=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "max_tokens"),
+    [
+        ({"max_tokens": 8}, 8),
+        ({"max_completion_tokens": 8}, 8),
+        ({"max_new_tokens": 8}, 8),
+        ({"n_predict": 8}, 8),
+        ({"num_predict": 8}, 8),
+        ({"num_predict": -1}, None),
+        ({"n_predict": -1, "max_tokens": 3}, 3),
+        ({"max_tokens": 8, "max_completion_tokens": 8}, 8),
+        ({"max_tokens": None, "max_completion_tokens": 4}, 4),
+        ({"max_tokens": 8.0}, 8),
+    ],
+)
+def test_a_limit_is_heard_under_each_of_its_names(fields: dict[str, Any], max_tokens: int | None) -> None:
+    """Report 89: `max_completion_tokens` was ignored, so generation ran on."""
+    assert parse(**fields) == Ask(turns=ASK.turns, max_tokens=max_tokens)
+
+
+@pytest.mark.parametrize(("seed", "read"), [(0, 0), (-1, 2**64 - 1), (2**63, 2**63), (2**64 - 1, 2**64 - 1)])
+def test_a_seed_is_any_integer_of_64_bits(seed: int, read: int) -> None:
+    assert parse(seed=seed).sampling.seed == read
+
+
+@pytest.mark.parametrize(("stop", "read"), [("x", ("x",)), ([], ()), (["x"] * 16, ("x",) * 16), ("\0", ("\0",))])
+def test_stop_texts(stop: Any, read: tuple[str, ...]) -> None:
+    assert parse(stop=stop).stop == read
+
+
+@pytest.mark.parametrize(("model", "read"), [("", None), ("default", None), ("a/b", "a/b")])
+def test_names_of_the_served_model(model: str, read: str | None) -> None:
+    """Report 120: one documented rule."""
+    assert parse(model=model).model == read
+
+
+def test_a_repeat_penalty_is_the_repetition_penalty() -> None:
+    assert parse(repeat_penalty=1.1).sampling.repetition_penalty == 1.1
+
+
+REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
+    # What belongs to a value.
+    ({"temperature": 2.5}, (400, "invalid_temperature", "temperature")),
+    ({"temperature": -0.1}, (400, "invalid_temperature", "temperature")),
+    ({"temperature": "hot"}, (400, "invalid_temperature", "temperature")),
+    ({"temperature": True}, (400, "invalid_temperature", "temperature")),
+    ({"top_p": 0}, (400, "invalid_top_p", "top_p")),
+    ({"top_p": 1.5}, (400, "invalid_top_p", "top_p")),
+    ({"top_k": -1}, (400, "invalid_request", "top_k")),
+    ({"top_k": 1.5}, (400, "invalid_request", "top_k")),
+    ({"min_p": 1.1}, (400, "invalid_request", "min_p")),
+    ({"repetition_penalty": 0}, (400, "invalid_request", "repetition_penalty")),
+    ({"presence_penalty": 2.1}, (400, "invalid_request", "presence_penalty")),
+    ({"frequency_penalty": -2.1}, (400, "invalid_request", "frequency_penalty")),
+    ({"seed": 2**64}, (400, "invalid_request", "seed")),
+    ({"seed": 10**300}, (400, "invalid_request", "seed")),
+    ({"seed": "7"}, (400, "invalid_request", "seed")),
+    ({"model": 42}, (400, "invalid_request", "model")),
+    ({"max_tokens": 0}, (400, "invalid_max_tokens", "max_tokens")),
+    ({"max_tokens": -1}, (400, "invalid_max_tokens", "max_tokens")),
+    ({"max_tokens": "7"}, (400, "invalid_max_tokens", "max_tokens")),
+    ({"max_tokens": True}, (400, "invalid_max_tokens", "max_tokens")),
+    ({"max_completion_tokens": 0}, (400, "invalid_max_tokens", "max_completion_tokens")),
+    ({"max_tokens": 10, "max_completion_tokens": 20}, (400, "invalid_request", "max_completion_tokens")),
+    ({"repetition_penalty": 1.1, "repeat_penalty": 1.2}, (400, "invalid_request", "repetition_penalty")),
+    ({"stop": ""}, (400, "invalid_stop", "stop")),
+    ({"stop": ["a", ""]}, (400, "invalid_stop", "stop[1]")),
+    ({"stop": [1, 2]}, (400, "invalid_stop", "stop[0]")),
+    ({"stop": {}}, (400, "invalid_stop", "stop")),
+    ({"stop": ["x"] * 17}, (400, "invalid_stop", "stop")),
+    ({"n": 0}, (400, "invalid_request", "n")),
+    ({"n": 17}, (400, "invalid_request", "n")),
+    ({"stream": 1}, (400, "invalid_request", "stream")),
+    ({"stream_options": {"include_usage": True}}, (400, "invalid_request", "stream_options")),
+    (
+        {"stream": True, "stream_options": {"include_usage": 1}},
+        (400, "invalid_request", "stream_options.include_usage"),
+    ),
+    # What belongs to the messages (report 82).
+    ({"messages": []}, (400, "invalid_messages", "messages")),
+    ({"messages": None}, (400, "invalid_messages", "messages")),
+    ({"messages": {}}, (400, "invalid_messages", "messages")),
+    ({"messages": "hi"}, (400, "invalid_messages", "messages")),
+    ({"messages": [None]}, (400, "invalid_request", "messages[0]")),
+    ({"messages": [{"content": "x"}]}, (400, "invalid_request", "messages[0].role")),
+    ({"messages": [{"role": "user"}]}, (400, "invalid_messages", "messages[0].content")),
+    ({"messages": [{"role": "user", "content": None}]}, (400, "invalid_messages", "messages[0].content")),
+    ({"messages": [{"role": "banana", "content": "x"}]}, (400, "invalid_role", "messages[0].role")),
+    ({"messages": [{"role": 1, "content": "x"}]}, (400, "invalid_request", "messages[0].role")),
+    ({"messages": [*HI, {"role": "user", "content": 7}]}, (400, "invalid_request", "messages[1].content")),
+    ({"messages": [{"role": "tool", "content": "x"}]}, (400, "unsupported_feature", "messages[0].role")),
+    (
+        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
+        (400, "unsupported_feature", "messages[0].tool_calls"),
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        (400, "invalid_request", "messages[0].content[0].text"),
+    ),
+    (
+        {"messages": [{"role": "user", "content": [{"text": "x"}]}]},
+        (400, "invalid_request", "messages[0].content[0].type"),
+    ),
+    ({"messages": [{"role": "user", "content": ["x"]}]}, (400, "invalid_request", "messages[0].content[0]")),
+    # Report 88: an image sent to a text model was dropped, and the model invented a description.
+    *(
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "?"}, part]}, *HI]},
+            (400, "unsupported_feature", "messages[0].content[1].type"),
+        )
+        for part in (
+            {"type": "image_url", "image_url": {"url": "http://192.0.2.1/x.png"}},
+            {"type": "input_audio", "input_audio": {}},
+            {"type": "hologram"},
+        )
+    ),
+    # What would change the output and cannot be done yet (reports 91, 92, 147).
+    *(
+        ({name: value}, (400, "unsupported_feature", name))
+        for name, value in {
+            "tools": [{"type": "function", "function": {"name": "f"}}],
+            "tool_choice": "required",
+            "functions": [{"name": "f"}],
+            "function_call": {"name": "f"},
+            "parallel_tool_calls": False,
+            "response_format": {"type": "json_object"},
+            "logprobs": True,
+            "top_logprobs": 5,
+            "logit_bias": {"999999999": 5},
+            "reasoning_effort": "low",
+            "reasoning_budget": 10,
+            "modalities": ["audio"],
+            "audio": {},
+            "prediction": {},
+            "web_search_options": {},
+            "best_of": 2,
+            "echo": True,
+            "suffix": "x",
+            "xtc_threshold": 0.9,
+            "xtc_probability": 0.5,
+            "dry_multiplier": 0.8,
+            "mirostat": 2,
+            "typical_p": 0.9,
+            "num_ctx": 8192,
+            "ignore_eos": True,
+            "min_tokens": 5,
+            "guided_json": {},
+            "guided_regex": "a",
+            "chat_template_kwargs": {"enable_thinking": False},
+            "continue_final_message": True,
+            "repetition_context_size": 20,
+        }.items()
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "answer"), REFUSED, ids=lambda value: json.dumps(value)[:60])
+def test_what_cannot_be_is_refused_with_its_place(fields: dict[str, Any], answer: tuple[int, str, str | None]) -> None:
+    """No field that changes the output is ignored silently (reports 82, 88, 89, 91, 92)."""
+    assert refusal(**fields) == answer
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"temperature": 3}, "`temperature` must be a number <= 2.0"),
+        ({"temperature": "x"}, "`temperature` must be a number, not a string"),
+        ({"max_tokens": 1.5}, "`max_tokens` must be an integer, not a number"),
+        ({"stop": 3}, "`stop` must be a string or an array, not an integer"),
+        ({"messages": [{}]}, "`messages[0].role` is missing"),
+        ({"messages": [None]}, "`messages[0]` must be an object"),
+        ({"temperature": 10**300}, "`temperature` must be a number <= 2.0"),
+        ({"temperature": 10**400}, "`temperature` is out of range"),
+    ],
+)
+def test_refusals_speak_of_json_and_not_of_python(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse(**fields)
+    assert refused.value.message == message
+
+
+def test_a_refused_field_says_how_to_go_on() -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse(response_format={"type": "json_schema"})
+    assert refused.value.sentence() == (
+        '`response_format` is not supported yet (hint: leave it out, or send null or {"type": "text"})'
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *((name, value) for name, values in NEUTRAL.items() for value in values),
+        *((name, "anything") for name in HARMLESS),
+        ("metadata", {"a": "b"}),
+        ("store", True),
+    ],
+)
+def test_legal_and_harmless_fields_are_accepted(name: str, value: Any) -> None:
+    """Report 147: `user`, `store`, `service_tier` and their like break nothing."""
+    assert parse(**{name: value}) == ASK
+
+
+def test_fields_that_nobody_knows_are_named() -> None:
+    many = {f"x{index:02}": 1 for index in range(30)}
+    assert parse(**many).ignored == tuple(sorted(many))[:20]
+    odd = {"a b": 1, "é": 1, "x" * 65: 1, "a\r\nB": 1, "fine.one-2_": 1}
+    assert parse(**odd).ignored == ("fine.one-2_",)
+
+
+def test_fields_that_nobody_knows_are_named_inside_too() -> None:
+    messages = [{"role": "user", "content": "hi", "prefix": True, "name": "Ann"}, {**HI[0], "prefix": False}]
+    ask = parse(messages=messages, stream=True, stream_options={"continuous": True})
+    assert ask.ignored == ("messages.prefix", "stream_options.continuous")
+
+
+@pytest.mark.parametrize(
+    ("message", "turn"),
+    [
+        ({"role": "developer", "content": "be brief"}, said("system", "be brief")),
+        ({"role": "system", "content": ""}, Turn("system", ())),
+        ({"role": "user", "content": ""}, Turn("user", ())),
+        ({"role": "assistant", "content": None}, Turn("assistant", ())),
+        ({"role": "assistant"}, Turn("assistant", ())),
+        ({"role": "assistant", "content": "x", "tool_calls": [], "refusal": None}, said("assistant", "x")),
+        (
+            {"role": "user", "content": [{"type": "text", "text": "My code is 12."}, {"type": "text", "text": "?"}]},
+            Turn("user", (TextPart("My code is 12."), TextPart("?"))),
+        ),
+        ({"role": "system", "content": [{"type": "text", "text": "a"}]}, said("system", "a")),
+        ({"role": "user", "content": []}, Turn("user", ())),
+    ],
+)
+def test_messages_become_turns(message: dict[str, Any], turn: Turn) -> None:
+    """Reports 83 and 87: empty texts are legal, and every part of an array reaches the model in order."""
+    assert parse(messages=[message]).turns == (turn,)
