@@ -47,10 +47,21 @@ def models_list(home: Home, *, as_json: bool = False) -> None:
     if as_json:
         sys.stdout.write(json.dumps([asdict(line) for line in lines], indent=1) + "\n")
         return
-    console.table(COLUMNS, [_cells(line) for line in lines])
+    _show([_cells(line) for line in lines])
     for line in lines:
         if line.problem:
             console.say(f"{line.name}: {line.problem}")
+
+
+def _show(rows: list[tuple[str, ...]]) -> None:
+    """One table, or where a terminal is too narrow for it two: what each is, then where each is."""
+    needed = sum(max(map(len, column)) + 2 for column in zip(COLUMNS, *rows, strict=True))
+    if not console.is_terminal(sys.stdout) or needed - 2 <= console.stdout_console().width:
+        console.table(COLUMNS, rows)
+        return
+    console.table(COLUMNS[:-1], [row[:-1] for row in rows])
+    sys.stdout.write("\n")
+    console.table((COLUMNS[0], COLUMNS[-1]), [(row[0], row[-1]) for row in rows])
 
 
 def local_models(home: Home) -> Iterator[Line]:

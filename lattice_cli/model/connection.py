@@ -82,7 +82,7 @@ def unreachable_reason(link: Link, error: Exception) -> str:
             hint="set `SSL_CERT_FILE` to the certificates of your proxy or company",
             code=UNREACHABLE,
         ) from error
-    if isinstance(reason, FileNotFoundError):
+    if isinstance(reason, FileNotFoundError) and link.url.startswith("file:"):
         raise FetchFailed(f"`{urlsplit(link.url).path}` is not there") from error
     return str(getattr(reason, "strerror", None) or reason or type(reason).__name__)
 
@@ -107,9 +107,16 @@ def _ca_bundle(env: Mapping[str, str] = os.environ) -> str | None:
 def _trust(ca_bundle: str | None) -> ssl.SSLContext:
     """Trust the bundle alone where one is given, else the system (truststore reaches macOS's keychain)."""
     if ca_bundle:
-        if os.path.isdir(ca_bundle):
-            return ssl.create_default_context(capath=ca_bundle)
-        return ssl.create_default_context(cafile=ca_bundle)
+        folder = os.path.isdir(ca_bundle)
+        try:
+            return ssl.create_default_context(
+                cafile=None if folder else ca_bundle, capath=ca_bundle if folder else None
+            )
+        except OSError as error:
+            raise FetchFailed(
+                f"the certificates in `{ca_bundle}` cannot be read: {error.strerror or error}",
+                hint="`REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `PIP_CERT` or pip's `cert` names that file",
+            ) from error
     try:
         import truststore
     except ImportError:

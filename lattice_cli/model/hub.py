@@ -9,6 +9,7 @@ Thread: any
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ WANTED = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt
 class HubModel:
     """The files of one commit that make up a model, by name, and what the hub says of its licence."""
 
+    host: str
     commit: str
     licence: str | None
     links: dict[str, Link]
@@ -46,7 +48,8 @@ def hub_model(source: HubSource, endpoint: str | None = None) -> HubModel:
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
-    info = _model_info(HfApi(endpoint=endpoint), source)
+    hub = HfApi(endpoint=endpoint)
+    info = _model_info(hub, source)
     commit = info.sha or source.revision
     headers = tuple((name, value) for name, value in build_hf_headers().items() if name.lower() == "authorization")
     links = {}
@@ -58,13 +61,13 @@ def hub_model(source: HubSource, endpoint: str | None = None) -> HubModel:
             headers=headers,
             refused_hint="a private or gated repository needs `HF_TOKEN`",
         )
-    return HubModel(commit, _licence(info), links)
+    return HubModel(_host(hub), commit, _licence(info), links)
 
 
 def _model_info(hub: HfApi, source: HubSource) -> ModelInfo:
     from huggingface_hub import errors
 
-    name, where = source.repository, urlsplit(hub.endpoint).netloc or hub.endpoint
+    name, where = source.repository, _host(hub)
     try:
         return hub.model_info(name, revision=source.revision, files_metadata=True, timeout=30)
     except errors.OfflineModeIsEnabled as error:
@@ -82,12 +85,16 @@ def _model_info(hub: HfApi, source: HubSource) -> ModelInfo:
     except errors.HFValidationError as error:
         raise FetchFailed(f"`{name}` cannot be the name of a repository") from error
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]
-        reason = str(error) or type(error).__name__
+        reason = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
         hint = "check the network; `HF_ENDPOINT` names another hub, `SSL_CERT_FILE` your company's certificates"
         raise FetchFailed(f"`{where}` could not be reached: {reason}", hint=hint, code=UNREACHABLE) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         hint = "a proxy or a sign-in page may have answered; `HF_ENDPOINT` names another hub"
         raise FetchFailed(f"`{where}` did not answer as a hub does", hint=hint) from error
+
+
+def _host(hub: HfApi) -> str:
+    return urlsplit(hub.endpoint).netloc or hub.endpoint
 
 
 def wanted_files(repository: str, files: list[RepoSibling]) -> list[RepoSibling]:

