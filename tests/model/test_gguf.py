@@ -63,7 +63,7 @@ def reference(folder: Path) -> Any:
 def test_logits_equal_those_of_the_weights_expanded_to_float32(
     tmp_path: Path, home: Home, architecture: Architecture, kind: str
 ) -> None:
-    """Max abs error 1e-4 on logits of standard deviation 1.5: float32 rounding, nothing else.
+    """Max abs error 1e-4 on logits of standard deviation 1.5; on x86 they are seen to be equal bit for bit.
 
     A query row out of place, a nibble swapped or a scale misread is off by more than 0.1. On a CPU both
     compute in float32; the expansion is the gguf package's own.
@@ -84,7 +84,7 @@ def test_other_types_are_quantized_again_to_8_bit_with_one_note(
 ) -> None:
     """Root mean square error under 6% of the logits': what 8 bit in groups of 64 costs random weights.
 
-    They have no outliers and no slack: 2 to 4% is seen. A block misread gives over 100%.
+    Up to 3.8% is seen, most where a type's own levels are fine (Q5, Q6_K) or coarse (Q3_K). A block misread gives over 100%.
     """
     file = write_gguf(tmp_path / "tiny.gguf", architecture, kind, twin=tmp_path / "twin")
     model = load_file(file, home)
