@@ -93,6 +93,7 @@ class Splitter:
         shown, rest = halves(block, count)
         whole, _, self._line = rest.text.rpartition("\n")
         self._joined = replace(rest, text="")
+        self._gap, self._any = False, True
         self._open = replace(rest, text=whole) if whole else None
         return shown
 

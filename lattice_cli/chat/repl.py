@@ -87,7 +87,7 @@ COMMANDS = (
 )
 BY_NAME = {name: command for command in COMMANDS for name in command.names}
 KEYS = (
-    ("Alt-Enter", "a new line (or Esc, then Enter); a pasted text is one message"),
+    ("Alt-Enter", "a new line (or Esc, Enter); a pasted text is one message"),
     ("Ctrl-C", "stop the answer; at the prompt: clear the line"),
     ("Ctrl-D", "leave"),
     ("Up, Ctrl-R", "earlier messages, search in them"),

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TextIO
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"  # a frame, shown at once by terminals that know these
-ERASE_BELOW = "\x1b[J"
+ERASE_RIGHT, ERASE_BELOW = "\x1b[K", "\x1b[J"
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -34,9 +34,10 @@ class Region:
         """
         if not done and list(live) == self._shown:
             return
-        text = "".join(f"{row}\r\n" for row in done) + "\r\n".join(live)
+        above = ERASE_BELOW + "".join(f"{row}\r\n" for row in done) if done else ""
+        below = f"{ERASE_RIGHT}\r\n".join(live) + ERASE_BELOW
         back = f"\x1b[{len(live) - 1}A" if len(live) > 1 else ""
-        self._write(f"{BEGIN}{HIDE}\r{ERASE_BELOW}{text}\r{back}{END}")
+        self._write(f"{BEGIN}{HIDE}\r{above}{below}\r{back}{END}")
         self._shown = list(live)
 
     def close(self) -> None:
@@ -61,16 +62,3 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
 def harmless(text: str) -> str:
     """A model's text without what would steer a terminal; line breaks are `\\n`."""
     return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r", ""))
-
-
-def widest(text: str, width_of: Callable[[str], int]) -> int:
-    """The most cells any terminal gives a text: every code point by itself, flags and selectors as two.
-
-    Terminals disagree about joined emoji, flags and variation selectors; a row of the region must be
-    one row in all of them.
-    """
-    return sum(max(0, 2 if _disputed(char) else width_of(char)) for char in text)
-
-
-def _disputed(char: str) -> bool:
-    return char == "\ufe0f" or "\U0001f1e6" <= char <= "\U0001f1ff" or "\U0001f3fb" <= char <= "\U0001f3ff"

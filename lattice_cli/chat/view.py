@@ -14,9 +14,8 @@ from itertools import dropwhile
 from markdown_it import MarkdownIt
 from markdown_it.rules_inline import StateInline, escape
 from markdown_it.token import Token
-from prompt_toolkit.utils import get_cwidth
 from rich import markdown as md
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
 from rich.segment import Segment, Segments
 from rich.style import Style
@@ -26,11 +25,11 @@ from rich.text import Text
 from rich.theme import Theme
 
 from lattice_cli.chat.blocks import Block, Kind
-from lattice_cli.chat.screen import widest
+from lattice_cli.chat.wrap import breaks, cells
 
 Row = list[Segment]
 
-CODE_CONTEXT_LINES = 60  # PERF: a line is highlighted with so many before it; with all of them cost would be quadratic
+CODE_CONTEXT_LINES = 40  # PERF: a line is highlighted with so many before it; with all of them cost would be quadratic
 CODE_THEME = "ansi_dark"  # the terminal's own colours
 DIM = Style(dim=True)
 THEME = Theme(
@@ -68,11 +67,15 @@ class Painter:
         return gap + [[Segment(" " * block.indent), *row] if block.indent else row for row in rows]
 
     def finish(self, block: Block, width: int) -> list[Row]:
-        """`rows`, of a block that will not change: code after it is highlighted as what follows it."""
+        """`rows`, of a block that will not change. Code is highlighted now, as what follows the code before it."""
         rows = self.rows(block, width)
         if block.kind is Kind.FENCE:
             self._code, self._language = [], block.language or ""
         elif block.kind is Kind.CODE:
+            if self._language:
+                rows[-1] = (
+                    [*rows[-1][:1], *self._highlighted(block.text)] if block.indent else self._highlighted(block.text)
+                )
             self._code = [*self._code, block.text][-CODE_CONTEXT_LINES:]
         return rows
 
@@ -96,12 +99,15 @@ class Painter:
     def _rows(self, block: Block, width: int) -> list[Row]:
         match block.kind:
             case Kind.CODE:
-                return [self._code_row(block.text)]
+                return [[Segment(block.text.expandtabs(4))]]
             case Kind.FENCE:
                 return [[Segment(block.text, DIM)]]
             case Kind.THOUGHT:
                 gutter = Segment("│ " if self.fancy else "| ", DIM)
-                return [[gutter, *row] for row in self._render(Text(block.text, style=DIM), width - 2)]
+                return [
+                    [gutter, *row]
+                    for row in self._render(Group(*_wrapped(Text(block.text, style=DIM), width - 2)), width - 2)
+                ]
             case Kind.ITEM:
                 return self._item_rows(block, width)
             case Kind.TEXT:
@@ -117,9 +123,7 @@ class Painter:
         rows = self._render(SafeMarkdown(text, self.fancy), width)
         return rows or self._render(Text(text), width)
 
-    def _code_row(self, line: str) -> Row:
-        if not self._language:
-            return [Segment(line.expandtabs(4))]
+    def _highlighted(self, line: str) -> Row:
         code = "\n".join([*self._code, line])
         syntax = Syntax(code, self._language, theme=CODE_THEME, background_color="default", tab_size=4)
         highlighted = syntax.highlight(code).split("\n", allow_blank=True)[len(self._code)]
@@ -152,13 +156,27 @@ def _folded(row: Row, width: int) -> Iterator[Row]:
     for text, style, _ in row:
         start = 0
         for i, char in enumerate(text):
-            cells = widest(char, get_cwidth)
-            if cells > room:
+            size = cells(char)
+            if size > room:
                 yield [*part, Segment(text[start:i], style)]
                 part, start, room = [], i, width
-            room -= cells
+            room -= size
         part.append(Segment(text[start:], style))
     yield part
+
+
+def _wrapped(text: Text, width: int) -> Iterator[Text]:
+    """The rows of a text; its line breaks stay."""
+    for line in text.split("\n", allow_blank=True):
+        line.expand_tabs(4)
+        for row in line.divide(breaks(line.plain, width)):
+            row.no_wrap, row.overflow = True, "ignore"
+            yield row
+
+
+class _Paragraph(md.Paragraph):
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from _wrapped(self.text, options.max_width)
 
 
 class _Quote(md.BlockQuote):
@@ -198,6 +216,7 @@ class SafeMarkdown(md.Markdown):
 
     elements = {  # noqa: RUF012
         **md.Markdown.elements,
+        "paragraph_open": _Paragraph,
         "blockquote_open": _Quote,
         "hr": _Rule,
         "fence": _Code,
