@@ -84,7 +84,7 @@ def test_other_types_are_quantized_again_to_8_bit_with_one_note(
 ) -> None:
     """Root mean square error under 6% of the logits': what 8 bit in groups of 64 costs random weights.
 
-    Up to 3.8% is seen, most where a type's own levels are fine (Q5, Q6_K) or coarse (Q3_K). A block misread gives over 100%.
+    Up to 3.8% is seen. A block misread gives over 100%.
     """
     file = write_gguf(tmp_path / "tiny.gguf", architecture, kind, twin=tmp_path / "twin")
     model = load_file(file, home)
