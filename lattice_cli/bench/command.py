@@ -65,6 +65,7 @@ def _measure(
     source: ModelSource, home: Home, settings: EngineSettings, plan: SpeedPlan
 ) -> tuple[ModelCard, list[Trial]]:
     """Load, run the plan with a line on stderr for every trial, unload."""
+    from lattice_cli.bench.report import figure
     from lattice_cli.bench.speed import run_speed
     from lattice_cli.console import say
     from lattice_cli.engine.open import open_engine
@@ -78,8 +79,8 @@ def _measure(
             say(note)
         for trial in run_speed(worker, plan):
             results.append(trial)
-            prefill, decode = trial.prefill_rate or 0, trial.decode_rate or 0
-            say(f"trial {len(results)} of {plan.trials}: prefill {prefill:.4g} tok/s, decode {decode:.4g} tok/s")
+            prefill, decode = figure(trial.prefill_rate or 0), figure(trial.decode_rate or 0)
+            say(f"trial {len(results)} of {plan.trials}: prefill {prefill} tok/s, decode {decode} tok/s")
         return card, results
     finally:
         worker.stop()

@@ -117,6 +117,11 @@ def _rounded(value: Any) -> Any:
             return value
 
 
+def figure(value: float) -> str:
+    """Four digits, and no exponents: `0.4422`, `19.05`, `34,260`."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def _head(setting: Setting, seed: int) -> dict[str, Any]:
     return {
         "model": setting.model,
@@ -138,7 +143,7 @@ def _rows(figures: Mapping[str, Any]) -> list[tuple[str, ...]]:
         if there is None:
             rows.append((name, "-", "-", "-", "0"))
             continue
-        low, q1, median, q3, high = (f"{there[key]:.4g}" for key in ("low", "q1", "median", "q3", "high"))
+        low, q1, median, q3, high = (figure(there[key]) for key in ("low", "q1", "median", "q3", "high"))
         rows.append((name, median, f"{q1} .. {q3}", f"{low} .. {high}", str(there["count"])))
     return rows
 
@@ -155,7 +160,7 @@ def _footnotes(record: Mapping[str, Any]) -> Iterable[str]:
     if record.get("peak_memory_bytes"):
         yield f"peak memory: {console.megabytes(record['peak_memory_bytes'])}"
     if record.get("total_tok_s"):
-        yield f"all clients together: {record['total_tok_s']:.4g} tok/s over {record['wall_s']:.1f} s"
+        yield f"all clients together: {figure(record['total_tok_s'])} tok/s over {record['wall_s']:.1f} s"
     for reason, count in record.get("failures", {}).items():
         yield f"{count} of {record['requests']} failed: {reason}"
     machine = record["machine"]

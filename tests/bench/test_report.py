@@ -12,7 +12,7 @@ import pytest
 from lattice_cli.bench.crowd import LoadPlan, LoadResult
 from lattice_cli.bench.load import Answer, Miss
 from lattice_cli.bench.machine import Machine
-from lattice_cli.bench.report import Setting, load_record, show, speed_record
+from lattice_cli.bench.report import Setting, figure, load_record, show, speed_record
 from lattice_cli.bench.speed import SpeedPlan, Trial
 
 pytestmark = pytest.mark.pure
@@ -57,3 +57,10 @@ def test_the_last_line_of_stdout_is_the_record_and_talk_is_on_stderr(capsys: pyt
     out, err = capsys.readouterr()
     assert [json.loads(line) for line in out.splitlines()] == [record]
     assert "1 of 1 failed: HTTP 500: boom" in err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [(34261.0, "34,261"), (999.94, "999.9"), (19.049, "19.05"), (0.44216, "0.4422")]
+)
+def test_figures_have_four_digits_and_no_exponent(value: float, shown: str) -> None:
+    assert figure(value) == shown
