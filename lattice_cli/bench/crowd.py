@@ -18,7 +18,7 @@ from lattice_cli.bench.load import Answer, Miss, Question, Target, ask
 from lattice_cli.errors import BenchError
 
 WORDS = ("time", "way", "day", "man", "world", "life", "hand", "part", "place", "case", "week", "work", "point", "home")
-TASK = "Now count from one to one thousand in words, without a break."
+TASK = "Write a very long story about these words, with many chapters."
 PROBE_WORDS = (16, 112)
 
 
