@@ -5,6 +5,7 @@ Thread: any
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 import subprocess
@@ -130,6 +131,14 @@ def test_a_bug_is_called_one_and_shows_no_traceback(capsys: pytest.CaptureFixtur
     assert err.splitlines()[0].endswith("ZeroDivisionError: division by zero")
     assert "this is a bug in lattice" in err
     assert "Traceback" not in err
+
+
+def test_the_traceback_of_a_bug_is_kept_for_log_level_debug(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="lattice.cli"):
+        run([], failing(ZeroDivisionError("division by zero")))
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 def test_a_closed_stdout_ends_quietly() -> None:
