@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from lattice_cli.job import SamplingChoice
 
 SourceKind = Literal["folder", "gguf", "script"]
-FormatKind = Literal["mlx", "hf", "gguf", "script"]
+FormatKind = Literal["mlx", "hf", "q4", "gguf", "script"]
 
 
 @dataclass(frozen=True, slots=True)

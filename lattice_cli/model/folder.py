@@ -18,38 +18,46 @@ from lattice_cli.job import SamplingChoice
 Fields = Mapping[str, Any]
 
 
-def read_fields(path: Path, *, required: bool = False) -> Fields:
-    """The object in a JSON file; empty when the file is absent and not `required`.
+def read_fields(path: Path, *, required: bool = False, hint: str = "fetch the model again") -> Fields:
+    """The object in a JSON file; empty when the file is absent and not `required`. `hint` is for an absent one.
+
+    Raises: BrokenWeights, naming the file.
+    """
+    value = read_json(path, hint=hint if required else None)
+    if not isinstance(value, dict):
+        raise BrokenWeights(f"`{path}` holds no JSON object")
+    return value
+
+
+def read_json(path: Path, *, hint: str | None) -> Any:
+    """The value in a JSON file. An absent one is an error with `hint`, or without a hint an empty object.
 
     Raises: BrokenWeights, naming the file.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        if not required:
+        if hint is None:
             return {}
-        raise BrokenWeights(f"`{path}` is missing", hint="fetch the model again") from error
+        raise BrokenWeights(f"`{path}` is missing", hint=hint) from error
     except OSError as error:
         raise BrokenWeights(f"`{path}` cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise BrokenWeights(f"`{path}` is not JSON: it is not UTF-8 text") from error
     try:
-        value = json.loads(text)
+        return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         where = f" (line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
         raise BrokenWeights(f"`{path}` is not JSON{where}", hint="fetch the file again") from error
-    if not isinstance(value, dict):
-        raise BrokenWeights(f"`{path}` holds no JSON object")
-    return value
 
 
-def read_config(folder: Path) -> Fields:
-    """config.json with its `model_type`.
+def read_config(folder: Path, *, hint: str = "fetch the model again") -> Fields:
+    """config.json with its `model_type`. `hint` says what to do where there is none.
 
     Raises: BrokenWeights for a missing or broken file, or one without `model_type`.
     """
     path = folder / "config.json"
-    config = read_fields(path, required=True)
+    config = read_fields(path, required=True, hint=hint)
     if not isinstance(config.get("model_type"), str) or not config["model_type"]:
         raise BrokenWeights(f"`{path}` names no `model_type`, so the architecture is unknown")
     return config

@@ -17,6 +17,7 @@ from lattice_cli.errors import BrokenWeights, UnknownFormat
 from lattice_cli.model.card import ModelFormat
 from lattice_cli.model.folder import Fields, context_tokens, read_config, read_fields, text_config
 from lattice_cli.model.gguf_header import GgufHeader, read_header, type_name
+from lattice_cli.model.q4_header import BLOCK_WEIGHTS, holds_q4, read_index, read_q4_config
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
@@ -26,6 +27,8 @@ _HEADER_LIMIT = 100_000_000  # bytes, as the safetensors library
 def read_format(path: Path) -> ModelFormat:
     """What kind of model lies at `path`: a folder or a `.gguf` file. Cost: milliseconds.
 
+    In a folder of several kinds safetensors win, then `.q4` files, as in the Rust engine.
+
     Raises: UnknownFormat (none of the formats we read), BrokenWeights (a missing, cut or unreadable file).
     """
     path = path.expanduser()
@@ -34,6 +37,8 @@ def read_format(path: Path) -> ModelFormat:
     if path.is_dir():
         if weight_files(path):
             return _folder_format(path)
+        if holds_q4(path):
+            return _q4_format(path)
         only = find_gguf(path)
         if only is not None:
             return _gguf_format(only)
@@ -60,7 +65,7 @@ def _unknown(path: Path) -> UnknownFormat:
         return UnknownFormat(f"`{path}` is not a model file we read: its name does not end in `.gguf`")
     return UnknownFormat(
         f"`{path}` is not a model folder: looked for `model.safetensors`, `{_INDEX}`, "
-        "`model*.safetensors` and one `.gguf` file"
+        "`model*.safetensors`, `*.q4` and one `.gguf` file"
     )
 
 
@@ -142,6 +147,20 @@ def read_safetensors_header(path: Path) -> dict[str, Any]:
         )
     found: dict[str, Any] = header
     return found
+
+
+# Folders of `.q4` files.
+
+
+def _q4_format(folder: Path) -> ModelFormat:
+    config = read_q4_config(folder)
+    return ModelFormat(
+        kind="q4",
+        architecture=config["model_type"],
+        quantization=f"4-bit group {BLOCK_WEIGHTS}",
+        context_tokens=context_tokens(config),
+        nbytes=sum(tensor.nbytes for tensor in read_index(folder)),
+    )
 
 
 # GGUF files.

@@ -21,6 +21,7 @@ from lattice_cli.model.card import ModelSource
 from lattice_cli.model.catalog import CATALOG, CatalogEntry, catalog_entry, entry_for, is_repository
 from lattice_cli.model.fetch import fetch
 from lattice_cli.model.format import find_gguf, weight_files
+from lattice_cli.model.q4_header import holds_q4
 from lattice_cli.settings import Home
 
 Pull = Callable[[CatalogEntry | str], Path]
@@ -88,7 +89,7 @@ def _at(path: Path, served_id: str | None) -> ModelSource | None:
     """
     path = Path(os.path.abspath(path))  # `.` and `..` have no name; links keep theirs
     if path.is_dir():
-        gguf = None if weight_files(path) else find_gguf(path)
+        gguf = None if weight_files(path) or holds_q4(path) else find_gguf(path)
         return ModelSource(served_id or path.name, gguf or path, "gguf" if gguf else "folder")
     if not path.is_file():
         return None

@@ -122,7 +122,7 @@ def test_an_unrecognised_folder_is_told_what_was_looked_for(tmp_path: Path) -> N
         read_format(tmp_path)
     assert caught.value.message == (
         f"`{tmp_path}` is not a model folder: looked for `model.safetensors`, `model.safetensors.index.json`, "
-        "`model*.safetensors` and one `.gguf` file"
+        "`model*.safetensors`, `*.q4` and one `.gguf` file"
     )
     assert caught.value.exit_code == 3
 
