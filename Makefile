@@ -19,7 +19,7 @@ export EXTRA PYTHON VENV
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-9s %s\n", $$1, $$2}' Makefile
 
-# NOTE: greedy, because a 4-bit model of 135 million parameters finds Paris about one time in three at the usual
+# NOTE: greedy, because a 4-bit model of 135 million parameters finds Paris about one time in four at the usual
 # temperature of 0.7. ARGS come later and so win.
 chat: $(RUN) ## talk to a model in the terminal
 	@exec $(BIN)/lattice chat --temperature 0 $(ARGS)
