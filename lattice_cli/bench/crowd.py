@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lattice_cli.bench.load import Answer, Miss, Question, Target, ask
+from lattice_cli.bench.load import Question, Target, ask
+from lattice_cli.bench.reading import Answer, Miss
 from lattice_cli.errors import BenchError
 
 WORDS = ("time", "way", "day", "man", "world", "life", "hand", "part", "place", "case", "week", "work", "point", "home")

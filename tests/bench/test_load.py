@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import pytest
 
 from lattice_cli.bench.crowd import LoadPlan, run_load
-from lattice_cli.bench.load import Answer, Miss, Question, ask, first_model, read_target
+from lattice_cli.bench.load import Question, ask, first_model, read_target
+from lattice_cli.bench.reading import Answer, Miss
 from lattice_cli.errors import BenchError, UsageError
 from tests.bench.stub import Reply, finish, refuse, serving, stream, text, usage
 

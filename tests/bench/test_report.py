@@ -10,8 +10,8 @@ import json
 import pytest
 
 from lattice_cli.bench.crowd import LoadPlan, LoadResult
-from lattice_cli.bench.load import Answer, Miss
 from lattice_cli.bench.machine import Machine
+from lattice_cli.bench.reading import Answer, Miss
 from lattice_cli.bench.report import Setting, figure, load_record, show, speed_record
 from lattice_cli.bench.speed import SpeedPlan, Trial
 
