@@ -18,7 +18,6 @@ import logging
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from pathlib import Path
 from lattice_cli.errors import UsageError
 from lattice_cli.kernels.limits import usable_cores
 from lattice_cli.kernels.machine import installed_backends
+from lattice_cli.kernels.shared_library import load_globally
 from lattice_cli.settings import Home
 
 log = logging.getLogger("lattice.kernels")
@@ -127,66 +127,31 @@ def how_to_get() -> str:
 
 
 def load_library(path: Path) -> str | None:
-    """Make a library's symbols global; None when done, else what is wrong, as the end of a sentence."""
-    if path.parent != Path() and not path.is_file():
-        return "which does not exist" if not path.exists() else "which is no file"
-    try:
-        library = _open(path)
-    except OSError as error:
-        return f"which cannot be loaded ({error})"
-    if library is None:
-        return f"which has no `{_SYMBOL}` without a prefix"
+    """Bind mlx's matrix products to a library; None when done, else what is wrong, as the end of a sentence."""
+    library = load_globally(path, _SYMBOL)
+    if isinstance(library, str):
+        return library
     _set_threads(library)
     return None
 
 
-def _open(path: Path) -> ctypes.CDLL | None:
-    """Open globally; None when the symbol is missing, in which case nothing became global. Raises: OSError."""
-    try:
-        return _open_global(path)
-    except OSError as error:
-        runtime = _fortran_runtime() if "libgfortran.so.5" in str(error) else None
-        if runtime is None:
-            raise
-        return _open_beside(path, runtime)
+def worker_threads(cores: int) -> int:
+    """How many threads multiply: all cores but one.
 
-
-def _open_global(path: Path) -> ctypes.CDLL | None:
-    if not hasattr(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL), _SYMBOL):
-        return None
-    return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-
-
-def _fortran_runtime() -> Path | None:
-    """The copy of libgfortran that the mlx-cpu wheel brings for its reference BLAS."""
-    spec = importlib.util.find_spec("mlx")  # a top-level name: nothing of it is run
-    for folder in spec.submodule_search_locations or () if spec else ():
-        for file in sorted(Path(folder).parent.glob("mlx_cpu.libs/libgfortran*.so*")):
-            return file
-    return None
-
-
-def _open_beside(path: Path, runtime: Path) -> ctypes.CDLL | None:
-    """Open `path` with `runtime` as its libgfortran, for systems that have none.
-
-    The wheel looks for libgfortran.so.5 in its own folder (RPATH $ORIGIN), and $ORIGIN is the folder of
-    the name a library is opened by: links in a temporary folder bring the two together. Loaded
-    libraries stay when the links go, and mlx later shares the same copies.
+    PERF: OpenBLAS's threads wait for each other by spinning, 200 times a token, so one core shared with
+    anything else (our own HTTP threads too) stalls them all. smollm2-135m on 2 cores, decode and prefill
+    in tok/s: 2 threads 20 and 350 when the machine is idle, 1-6 and 20-120 beside one busy process;
+    1 thread 15 and 250, beside it 13 and 240. `OPENBLAS_NUM_THREADS` overrides.
     """
-    with tempfile.TemporaryDirectory(prefix="lattice-blas-") as folder:
-        links = {path.name: path, "libgfortran.so.5": runtime}
-        links |= {file.name: file for file in runtime.parent.iterdir()}
-        for name, target in links.items():
-            (Path(folder) / name).symlink_to(target.resolve())
-        return _open_global(Path(folder) / path.name)
+    return max(1, cores - 1)
 
 
 def _set_threads(library: ctypes.CDLL) -> None:
-    """One thread a usable core: OpenBLAS itself heeds affinity but no container's quota."""
+    """OpenBLAS itself would take every core the affinity allows, and heeds no container's quota."""
     if os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"):
         return
     if hasattr(library, "openblas_set_num_threads"):
-        library.openblas_set_num_threads(ctypes.c_int(usable_cores()))
+        library.openblas_set_num_threads(ctypes.c_int(worker_threads(usable_cores())))
 
 
 def _library_name(path: Path) -> str:

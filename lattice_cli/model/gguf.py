@@ -1,8 +1,6 @@
 """A GGUF file -> weights and config as mlx-lm knows them.
 
-Knows the tensor names and metadata of llama, qwen2 and qwen3, and how ggml lays out blocks; knows no
-network. Q4_0, Q4_1, Q8_0, F16, BF16 and F32 keep every bit (mlx's own layout, the same as `mx.load`
-gives); other types are expanded by the gguf package and quantized again to 8 bit.
+Knows the tensor names and metadata of llama, qwen2 and qwen3; knows no blocks and no network.
 
 Thread: worker
 """
@@ -13,11 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from lattice_cli.errors import BrokenWeights, UnknownFormat
 from lattice_cli.model.gguf_header import GgufHeader, GgufTensor, Value, type_name
+from lattice_cli.model.gguf_tensors import EXACT, read_tensor
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -41,7 +37,6 @@ _MODULES = {
     "ffn_down": "mlp.down_proj",
 }
 _NAME = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)\Z")
-_CHUNK_WEIGHTS = 1 << 24  # expanded at once: 64 MB in float32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +73,7 @@ def read_gguf(header: GgufHeader) -> GgufModel:
             arrays = {name: half_split(array, heads) for name, array in arrays.items()}
         if "scales" in arrays:
             quantization[path] = _layout(tensor, arrays)
-            if tensor.type_id not in _EXACT:
+            if tensor.type_id not in EXACT:
                 requantized.add(type_name(tensor.type_id))
         weights |= {f"{path}.{kind if name == 'weight' else name}": array for name, array in arrays.items()}
     _fill_output_biases(config, weights)
@@ -116,6 +111,13 @@ def _fill_output_biases(config: dict[str, Any], weights: dict[str, mx.array]) ->
         name = f"model.layers.{layer}.self_attn.o_proj.bias"
         if name not in weights:
             weights[name] = mx.zeros((config["hidden_size"],))
+
+
+def _layout(tensor: GgufTensor, arrays: dict[str, mx.array]) -> dict[str, int]:
+    return {
+        "group_size": tensor.shape[-1] // arrays["scales"].shape[-1],
+        "bits": arrays["weight"].shape[-1] * 32 // tensor.shape[-1],
+    }
 
 
 # Config.
@@ -183,99 +185,3 @@ def _rope_scaling(header: GgufHeader) -> dict[str, Value] | None:
         original = _number(header, "rope.scaling.original_context_length", _number(header, "context_length"))
         scaling["original_max_position_embeddings"] = int(original)
     return scaling
-
-
-# Tensors.
-
-_F32, _F16, _Q4_0, _Q4_1, _Q8_0, _BF16 = 0, 1, 2, 3, 8, 30
-_EXACT = (_F32, _F16, _Q4_0, _Q4_1, _Q8_0, _BF16)
-
-Bytes = npt.NDArray[np.uint8]
-
-
-def _layout(tensor: GgufTensor, arrays: dict[str, mx.array]) -> dict[str, int]:
-    return {
-        "group_size": tensor.shape[-1] // arrays["scales"].shape[-1],
-        "bits": arrays["weight"].shape[-1] * 32 // tensor.shape[-1],
-    }
-
-
-def read_tensor(header: GgufHeader, tensor: GgufTensor) -> dict[str, mx.array]:
-    """`weight`, and `scales` and `biases` where it is quantized (affine, (rows, groups)).
-
-    Raises: UnknownFormat for a type the gguf package cannot expand.
-    """
-    import mlx.core as mx
-
-    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, (tensor.nbytes,))
-    if tensor.type_id == _F32:
-        return {"weight": mx.array(raw.view(np.float32).reshape(tensor.shape))}
-    if tensor.type_id == _F16:
-        return {"weight": mx.array(raw.view(np.float16).reshape(tensor.shape))}
-    if tensor.type_id == _BF16:
-        return {"weight": mx.array(raw.view(np.uint16).reshape(tensor.shape)).view(mx.bfloat16)}
-    rows = raw.reshape(*tensor.shape[:-1], -1)  # (rows, bytes)
-    unpack = {_Q4_0: _unpack_q4_0, _Q4_1: _unpack_q4_1, _Q8_0: _unpack_q8_0}.get(tensor.type_id)
-    if unpack is None or len(tensor.shape) != 2:
-        return _requantize(header, tensor, rows)
-    weight, scales, biases = unpack(rows)
-    return {"weight": mx.array(weight), "scales": mx.array(scales), "biases": mx.array(biases)}
-
-
-Unpacked = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float16], npt.NDArray[np.float16]]
-
-
-def _unpack_q4_0(rows: Bytes) -> Unpacked:
-    blocks = rows.reshape(rows.shape[0], -1, 18)  # (rows, groups, bytes)
-    scales = _half(blocks, 0)
-    return _pack_nibbles(blocks[..., 2:]), scales, np.float16(-8) * scales
-
-
-def _unpack_q4_1(rows: Bytes) -> Unpacked:
-    blocks = rows.reshape(rows.shape[0], -1, 20)  # (rows, groups, bytes)
-    return _pack_nibbles(blocks[..., 4:]), _half(blocks, 0), _half(blocks, 2)
-
-
-def _unpack_q8_0(rows: Bytes) -> Unpacked:
-    blocks = rows.reshape(rows.shape[0], -1, 34)  # (rows, groups, bytes)
-    scales = _half(blocks, 0)
-    codes = np.ascontiguousarray(blocks[..., 2:] ^ np.uint8(0x80))  # signed to 0..255
-    return codes.reshape(rows.shape[0], -1).view(np.uint32), scales, np.float16(-128) * scales
-
-
-def _half(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
-    halves: npt.NDArray[np.float16] = np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)
-    return halves[..., 0]  # (rows, groups)
-
-
-def _pack_nibbles(codes: Bytes) -> npt.NDArray[np.uint32]:
-    """ggml: byte j of 16 holds weights j (low) and j + 16 (high). mlx: weights in order, low nibble first."""
-    ordered = np.concatenate([codes & 0xF, codes >> 4], axis=-1)  # (rows, groups, 32)
-    pairs = ordered[..., 0::2] | (ordered[..., 1::2] << 4)  # (rows, groups, 16)
-    packed: npt.NDArray[np.uint32] = pairs.reshape(codes.shape[0], -1).view(np.uint32)
-    return packed  # (rows, width / 8)
-
-
-def _requantize(header: GgufHeader, tensor: GgufTensor, rows: Bytes) -> dict[str, mx.array]:
-    """Expand, and quantize matrices to 8 bit in float32 groups; a chunk of rows at a time to bound memory."""
-    import mlx.core as mx
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    kind, width = GGMLQuantizationType(tensor.type_id), tensor.shape[-1]
-    step = max(1, _CHUNK_WEIGHTS // width)
-    parts: list[tuple[mx.array, ...]] = []
-    try:
-        if len(tensor.shape) != 2 or width % 32:
-            return {"weight": mx.array(dequantize(rows, kind).reshape(tensor.shape).astype(np.float32))}
-        for start in range(0, rows.shape[0], step):
-            dense = mx.array(dequantize(rows[start : start + step], kind).astype(np.float32))  # (chunk, width)
-            parts.append(mx.quantize(dense, group_size=32 if width % 64 else 64, bits=8))
-            mx.eval(parts[-1])
-    except NotImplementedError as error:
-        raise UnknownFormat(
-            f"`{header.path}` holds `{tensor.name}` as {type_name(tensor.type_id)}, which cannot be expanded"
-        ) from error
-    joined = [mx.concatenate(list(part)) for part in zip(*parts, strict=True)]
-    mx.eval(joined)
-    return dict(zip(("weight", "scales", "biases"), joined, strict=True))

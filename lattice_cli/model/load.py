@@ -13,20 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from lattice_cli.errors import UsageError
-from lattice_cli.job import SamplingChoice
 from lattice_cli.kernels import blas, platform
 from lattice_cli.kernels.limits import memory_bytes
 from lattice_cli.model import folder as files
 from lattice_cli.model.card import ModelCard, ModelFormat, ModelSource
 from lattice_cli.model.format import find_gguf, read_format
 from lattice_cli.model.gguf_header import read_header
-from lattice_cli.model.gguf_tokenizer import build_tokenizer, gguf_end_ids, gguf_template, gguf_token
-from lattice_cli.model.tokenizer import REASONING_MARKERS, FastTokenizer
+from lattice_cli.model.speech import Speech, gguf_speech, read_speech, think_markers
 from lattice_cli.settings import Home
 
 DEFAULT_CONTEXT_TOKENS = 4096  # where a config names no window
-# Control tokens that end a turn in the templates in use, whatever the configs forgot (report 112).
-END_OF_TURN = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>")
 
 
 @dataclass(slots=True)
@@ -36,18 +32,6 @@ class LoadedModel:
     network: Any
     card: ModelCard
     nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Speech:
-    """What of a model is text: everything a card needs beside the weights."""
-
-    tokenizer: FastTokenizer
-    template: str | None
-    bos_token: str
-    eos_token: str
-    end_ids: frozenset[int]
-    sampling: SamplingChoice
 
 
 def load(
@@ -107,18 +91,10 @@ def find_file(path: Path) -> Path:
     return (find_gguf(path) if path.is_dir() else None) or path
 
 
-def think_markers(tokenizer: FastTokenizer, template: str | None) -> tuple[str, str] | None:
-    """The markers round reasoning: both are single tokens, or the template mentions both; else None."""
-    opening, closing = REASONING_MARKERS
-    single = all(tokenizer.token_id(marker) is not None for marker in REASONING_MARKERS)
-    mentioned = template is not None and opening in template and closing in template
-    return (opening, closing) if single or mentioned else None
-
-
 # Folders.
 
 
-def _open_folder(folder: Path, tokenizer_dir: Path | None) -> tuple[_Speech, Any, tuple[str, ...]]:
+def _open_folder(folder: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tuple[str, ...]]:
     from lattice_cli.model.network import load_folder
 
     config = files.read_config(folder)
@@ -126,47 +102,15 @@ def _open_folder(folder: Path, tokenizer_dir: Path | None) -> tuple[_Speech, Any
     return speech, load_folder(folder, config, float32=platform.backend_name() == "cpu"), ()
 
 
-def read_speech(folder: Path, config: files.Fields, tokenizer_dir: Path | None = None) -> _Speech:
-    """Tokenizer, template, end ids and sampling of a folder; `tokenizer_dir` replaces the first two.
-
-    Raises: BrokenWeights, naming the file.
-    """
-    home = tokenizer_dir or folder
-    tokenizer = FastTokenizer.from_folder(home)
-    tokenizer_config = files.read_fields(home / "tokenizer_config.json")
-    generation_config = files.read_fields(folder / "generation_config.json")
-    eos_token = files.token_text(tokenizer_config, "eos_token")
-    eos_id = tokenizer.token_id(eos_token) if eos_token else None
-    return _Speech(
-        tokenizer=tokenizer,
-        template=files.read_template(home) or files.read_template(folder),
-        bos_token=files.token_text(tokenizer_config, "bos_token"),
-        eos_token=eos_token,
-        end_ids=files.end_ids(config, generation_config)
-        | tokenizer.special_ids(END_OF_TURN)
-        | ({eos_id} if eos_id is not None else set()),
-        sampling=files.sampling_choice(generation_config, folder / "generation_config.json"),
-    )
-
-
 # GGUF files.
 
 
-def _open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[_Speech, Any, tuple[str, ...]]:
+def _open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tuple[str, ...]]:
     from lattice_cli.model.gguf import read_gguf
     from lattice_cli.model.network import build_network
 
     header = read_header(file)
-    tokenizer = FastTokenizer.from_folder(tokenizer_dir) if tokenizer_dir else build_tokenizer(header)
-    own_template = files.read_template(tokenizer_dir) if tokenizer_dir else None
-    speech = _Speech(
-        tokenizer=tokenizer,
-        template=own_template or gguf_template(header.metadata),
-        bos_token=gguf_token(header, "bos"),
-        eos_token=gguf_token(header, "eos"),
-        end_ids=gguf_end_ids(header.metadata) | tokenizer.special_ids(END_OF_TURN),
-        sampling=SamplingChoice(),
-    )
+    speech = gguf_speech(header, tokenizer_dir)
     model = read_gguf(header)
     network = build_network(file, model.config, model.weights, model.quantization)
     if model.rope_factors is not None:

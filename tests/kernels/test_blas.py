@@ -44,17 +44,17 @@ def preload_elsewhere(choice: str | None) -> tuple[list[str], float]:
     return report.split("|"), float(rate)
 
 
-@pytest.mark.tiny
-def test_the_library_found_is_ten_times_the_wheels_own() -> None:
-    """The reference BLAS in mlx-cpu gives 1.5 to 8 GFLOP/s, an OpenBLAS over 100 on two cores.
+@pytest.mark.wire
+def test_the_library_found_is_many_times_the_wheels_own() -> None:
+    """The reference BLAS in mlx-cpu gives 1.5 to 8 GFLOP/s, an OpenBLAS over 100 a core with AVX512.
 
-    The factor is 10 and not 20 because both are measured on a shared machine; the best of 0.1 s each.
+    The factor is 5 and not 15 because both are measured on a shared machine; the best of 0.1 s each.
     """
     (name, path, slow), fast_rate = preload_elsewhere(None)
     assert (name, slow) == ("OpenBLAS", "False"), f"no fast BLAS here: {blas.how_to_get()}"
     (plain, _, slow), slow_rate = preload_elsewhere("none")
     assert (plain, slow) == ("reference", "True")
-    assert fast_rate > 10 * slow_rate, f"{path}: {fast_rate:.0f} against {slow_rate:.0f} GFLOP/s"
+    assert fast_rate > 5 * slow_rate, f"{path}: {fast_rate:.0f} against {slow_rate:.0f} GFLOP/s"
 
 
 @pytest.mark.pure
@@ -78,6 +78,12 @@ def test_a_path_that_is_no_blas_is_a_usage_error(tmp_path: Path, make: object, e
 def _written(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
+
+
+@pytest.mark.pure
+def test_one_core_is_left_to_everybody_else() -> None:
+    """Spinning threads on every core made answers ten times slower beside one busy process."""
+    assert [blas.worker_threads(cores) for cores in (1, 2, 8)] == [1, 1, 7]
 
 
 @pytest.mark.pure

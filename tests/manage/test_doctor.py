@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from lattice_cli import __version__
-from lattice_cli.manage.doctor import Missing, examine, rows, versions_line
+from lattice_cli.manage.doctor import rows, versions_line
+from lattice_cli.manage.examination import Missing, examine
 from lattice_cli.settings import Home
 from tests.tiny import write_json, write_tiny_folder
 

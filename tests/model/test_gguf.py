@@ -103,7 +103,7 @@ def test_weights_quantized_again_are_off_by_one_step_at_most(tmp_path: Path, kin
     from gguf import GGUFReader
     from gguf.quants import dequantize
 
-    from lattice_cli.model.gguf import read_tensor
+    from lattice_cli.model.gguf_tensors import read_tensor
 
     file = write_gguf(tmp_path / "tiny.gguf", "qwen2", kind)
     header = read_header(file)
@@ -125,7 +125,7 @@ def test_arrays_equal_those_of_mlx_bit_for_bit(tmp_path: Path, kind: str) -> Non
     """The types mlx stores itself: the same codes, scales and biases as `mx.load`."""
     import mlx.core as mx
 
-    from lattice_cli.model.gguf import read_tensor
+    from lattice_cli.model.gguf_tensors import read_tensor
 
     file = write_gguf(tmp_path / "tiny.gguf", "llama", kind)
     theirs: Any = mx.load(str(file))

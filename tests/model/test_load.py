@@ -452,7 +452,7 @@ def test_vision_weights_are_left_out_for_text(tmp_path: Path, name: str) -> None
     assert np.array_equal(logits(load_tiny(folder).network), before)
 
 
-@pytest.mark.pure
+@pytest.mark.wire
 def test_knowing_a_format_imports_neither_mlx_nor_transformers() -> None:
     """`lattice models` lists a hundred folders; mlx_lm alone costs two seconds."""
     program = (

@@ -1,0 +1,159 @@
+"""What this machine computes with, which models it has, and what is missing.
+
+Knows where to ask; decides nothing itself (kernels.platform and model.locate do).
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lattice_cli import __version__
+from lattice_cli.errors import LatticeError
+from lattice_cli.settings import Home
+
+PACKAGES = ("mlx", "mlx-lm", "transformers", "tokenizers")
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something a newcomer lacks. `blocks` is False where everything works without it, only worse."""
+
+    what: str
+    hint: str | None
+    blocks: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Examination:
+    """All that doctor says. Sizes in bytes; `gflops` is a float32 matrix product's rate, None where mlx
+    cannot be loaded; `sampling` is what a request that names nothing gets from the default model.
+    """
+
+    version: str
+    backend: str
+    device: str
+    blas: str | None
+    gflops: float | None
+    cores: int
+    memory_bytes: int
+    home: str
+    models_folder: str
+    free_bytes: int | None
+    models: tuple[str, ...]
+    default_model: str
+    sampling: dict[str, float | int | None] | None
+    packages: dict[str, str]
+    missing: tuple[Missing, ...]
+
+    @property
+    def ready(self) -> bool:
+        """Whether `lattice chat` can answer now, without downloading anything."""
+        return not any(missing.blocks for missing in self.missing)
+
+
+def examine(home: Home) -> Examination:
+    """Ask everything. Cost: half a second, of which 0.2 s measuring. The calling thread uses mlx."""
+    from lattice_cli.kernels import platform
+    from lattice_cli.kernels.limits import memory_bytes, usable_cores
+
+    missing: list[Missing] = []
+    blas, gflops, device = _products(home, missing)
+    models = _models(home, missing)
+    return Examination(
+        version=__version__,
+        backend=platform.backend_name(),
+        device=device,
+        blas=blas,
+        gflops=gflops,
+        cores=usable_cores(),
+        memory_bytes=memory_bytes(),
+        home=str(home.root),
+        models_folder=str(home.models),
+        free_bytes=_free_bytes(home.models),
+        models=models,
+        default_model=home.default_model,
+        sampling=_sampling(home, missing),
+        packages=package_versions(),
+        missing=tuple(missing),
+    )
+
+
+def _products(home: Home, missing: list[Missing]) -> tuple[str | None, float | None, str]:
+    """(BLAS line for a Linux CPU, GFLOP/s, device)."""
+    from lattice_cli.kernels import blas, platform
+    from lattice_cli.kernels.machine import read_machine
+
+    line = None
+    try:
+        report = blas.preload(home)
+        if report.name != "platform":
+            line = f"{report.path or 'mlx-cpu, the reference one'} ({report.reason})"
+        platform.check_platform()
+    except LatticeError as error:
+        missing.append(Missing(error.message, error.hint))
+        return line, None, "none"
+    if report.slow and home.blas != "none":
+        missing.append(Missing("no fast BLAS: prompts are read about 20 times slower", blas.how_to_get(), blocks=False))
+    wanted = platform.better_backend(read_machine())
+    if wanted:
+        missing.append(Missing("there is an NVIDIA GPU here, and MLX is installed for the CPU", wanted, blocks=False))
+    return line, blas.measure_gflops(), platform.device_name()
+
+
+def _models(home: Home, missing: list[Missing]) -> tuple[str, ...]:
+    """Names of the models that can be read; says which cannot, and what brings the default one."""
+    from lattice_cli.manage.models import local_models
+    from lattice_cli.model.locate import locate
+
+    lines = list(local_models(home))
+    for line in lines:
+        if line.problem:
+            missing.append(Missing(f"model `{line.name}`: {line.problem}", None, blocks=False))
+    try:
+        locate(home.default_model, home)
+    except LatticeError as error:
+        missing.append(Missing(f"the default model: {error.message}", error.hint))
+    return tuple(line.name for line in lines if not line.problem)
+
+
+def _sampling(home: Home, missing: list[Missing]) -> dict[str, float | int | None] | None:
+    """What the default model's generation_config and our built-in values come to; None when it is not here."""
+    from lattice_cli.job import Sampling, SamplingChoice, resolve_sampling
+    from lattice_cli.model.folder import read_sampling
+    from lattice_cli.model.locate import locate
+    from lattice_cli.policy import OPENAI
+
+    try:
+        source = locate(home.default_model, home)
+        choice = read_sampling(source.path) if source.kind == "folder" else SamplingChoice()
+    except LatticeError:
+        return None  # `_models` has said so
+    floor = Sampling(repetition_penalty=OPENAI.repetition_penalty)
+    return asdict(resolve_sampling(choice if OPENAI.model_defaults else SamplingChoice(), floor=floor))
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Free room where `folder` is or will be."""
+    existing = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    try:
+        return shutil.disk_usage(existing).free if existing else None
+    except OSError:
+        return None
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the packages that answers depend on, back ends included; absent ones left out."""
+    from lattice_cli.kernels.machine import installed_backends
+
+    found = {}
+    for name in (*PACKAGES, *sorted(installed_backends())):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
