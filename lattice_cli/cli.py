@@ -70,7 +70,7 @@ def run(arguments: Sequence[str], commands: typer.Typer = app) -> int:
     try:
         commands(args=list(arguments), prog_name="lattice")
     except SystemExit as ending:  # how typer ends, well or not
-        return ending.code if isinstance(ending.code, int) else 0
+        return ending.code if isinstance(ending.code, int) else int(ending.code is not None)
     except LatticeError as error:
         log.debug("the error in full", exc_info=True)
         fail(error)
