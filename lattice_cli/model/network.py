@@ -64,7 +64,7 @@ def load_folder(folder: Path, config: Fields, *, float32: bool = False) -> Any:
     return network
 
 
-def _text_classes(float32: bool, config: dict[str, Any]) -> tuple[type, type]:
+def _text_classes(float32: bool, config: dict[str, Any]) -> tuple[Any, Any]:
     """mlx-lm's classes for a config, with vision weights dropped before its own `sanitize`."""
     import mlx.core as mx
 
@@ -72,7 +72,7 @@ def _text_classes(float32: bool, config: dict[str, Any]) -> tuple[type, type]:
 
     class TextOnly(model_class):  # type: ignore[misc, valid-type]
         def sanitize(self, weights: dict[str, mx.array]) -> dict[str, mx.array]:
-            kept = {name: array for name, array in weights.items() if not _VISION.search(name)}
+            kept = {name: array for name, array in weights.items() if not is_vision(name)}
             if float32:
                 vectors = {name: array for name, array in kept.items() if array.ndim == 1}
                 kept |= {n: a.astype(mx.float32) for n, a in vectors.items() if mx.issubdtype(a.dtype, mx.floating)}
@@ -99,6 +99,38 @@ def model_classes(config: Fields) -> tuple[Any, Any]:
     return model_class, arguments_class
 
 
+def is_vision(name: str) -> bool:
+    """Whether a tensor belongs to a vision tower, which text does not need."""
+    return _VISION.search(name) is not None
+
+
+def empty_network(file: Path, config: Fields, *, float32: bool = False) -> Any:
+    """A network of a config, its weights random and not evaluated; `sanitize` as in `load_folder`.
+
+    `file` is named in errors. Raises: UnknownFormat, BrokenWeights.
+    """
+    model_class, arguments_class = _text_classes(float32, dict(config))
+    with translated(file):
+        return model_class(arguments_class.from_dict(dict(config)))
+
+
+def build_checkpoint(
+    file: Path, config: Fields, weights: dict[str, mx.array], layout: Mapping[str, int], *, float32: bool = False
+) -> Any:
+    """`build_network` for weights under a checkpoint's names, which mlx-lm's `sanitize` turns into its own.
+
+    Modules that have `scales` are packed as `layout` says; `float32` as in `load_folder`.
+    Raises: UnknownFormat, BrokenWeights.
+    """
+    with translated(file):
+        kept = empty_network(file, config, float32=float32).sanitize(weights)
+    for name in [name for name in kept if name.endswith((".scales", ".biases"))]:
+        if f"{name.rpartition('.')[0]}.weight" not in kept:  # a tied head: mlx-lm drops its weight alone
+            del kept[name]
+    packed = {name.removesuffix(".scales"): layout for name in kept if name.endswith(".scales")}
+    return build_network(file, config, kept, packed)
+
+
 def build_network(
     file: Path, config: Fields, weights: Mapping[str, mx.array], quantization: Mapping[str, Mapping[str, int]]
 ) -> Any:
@@ -106,14 +138,13 @@ def build_network(
 
     `file` is named in errors. Raises: UnknownFormat, BrokenWeights.
     """
-    model_class, arguments_class = model_classes(config)
+    network = empty_network(file, config)
     from mlx.nn.layers.quantized import quantize
 
     def layout(path: str, _: object) -> bool | dict[str, int]:
         return dict(quantization[path]) if path in quantization else False
 
     with translated(file):
-        network = model_class(arguments_class.from_dict(dict(config)))
         quantize(network, class_predicate=layout)
         network.eval()
         network.load_weights(list(weights.items()), strict=True)

@@ -71,6 +71,24 @@ def make_dense(network: Any) -> None:
     mx.clear_cache()
 
 
+def expand(module: Any) -> Any:
+    """The weight of a quantized module in float32, (out, in) or with a stack of experts before; not evaluated.
+
+    Affine codes are `code * scale + bias`, computed in float32.
+    """
+    import mlx.core as mx
+
+    affine = module.mode == "affine"
+    return mx.dequantize(
+        module.weight,
+        module.scales.astype(mx.float32) if affine else module.scales,
+        module.biases.astype(mx.float32) if affine else None,
+        group_size=module.group_size,
+        bits=module.bits,
+        mode=module.mode,
+    ).astype(mx.float32)
+
+
 def follow_matrices(network: Any) -> None:
     """Cast float32 vectors (norms, biases) to the format of a half-precision network's matrices.
 
@@ -104,18 +122,8 @@ def _dense_twin(module: Any) -> Any | None:
 
     if not isinstance(module, (QuantizedLinear, QuantizedEmbedding)):
         return None
-    biases: Any = module.biases
-    affine = module.mode == "affine"
-    weight = mx.dequantize(
-        module.weight,
-        module.scales.astype(mx.float32) if affine else module.scales,
-        biases.astype(mx.float32) if affine else None,
-        group_size=module.group_size,
-        bits=module.bits,
-        mode=module.mode,
-    ).astype(mx.float32)  # (out, in)
     twin: Any = Linear(1, 1, bias=False) if isinstance(module, QuantizedLinear) else Embedding(1, 1)
-    twin.weight = weight
+    twin.weight = expand(module)
     if "bias" in module:
         twin.bias = module.bias.astype(mx.float32)
     twin.eval()
