@@ -86,7 +86,9 @@ def serve_command(
         LogLevel | None, typer.Option(help="How much to say on stderr; info has a line for each request.")
     ] = None,
     log_format: Annotated[LogFormat | None, typer.Option(help="How to say it.")] = None,
-    log_prompts: Annotated[bool, typer.Option("--log-prompts", help="Log the text of prompts, at level info.")] = False,
+    log_prompts: Annotated[
+        bool, typer.Option("--log-prompts", help="Log the text of prompts too (level info).")
+    ] = False,
 ) -> None:
     """Answer OpenAI clients over HTTP: /v1/chat/completions, /v1/models, /health."""
     from lattice_cli.console import configure_logging
@@ -95,8 +97,9 @@ def serve_command(
     from lattice_cli.serve.supervisor import Ending
     from lattice_cli.settings import EngineSettings
 
-    if log_level or log_format:
-        configure_logging((log_level or LogLevel.warning).value, (log_format or LogFormat.text).value)
+    if log_level or log_format or log_prompts:
+        level = log_level or (LogLevel.info if log_prompts else LogLevel.warning)
+        configure_logging(level.value, (log_format or LogFormat.text).value)
     engine = EngineSettings(max_rows, max_pending, prefill_chunk, context)
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),

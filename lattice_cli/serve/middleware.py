@@ -69,7 +69,7 @@ class Visit:
 
 
 class Visits:
-    """Falcon middleware: opens a `Visit` in `req.context.visit` and closes it with the answer.
+    """Falcon middleware: opens a `Visit` for each request and closes it with the answer.
 
     A streamed answer is closed by its stream.
     """
@@ -78,17 +78,21 @@ class Visits:
         self._lines = lines
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        req.context.visit = Visit(
+        req.context.visit = self._open(req)
+
+    def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, succeeded: bool) -> None:
+        # Falcon refuses some methods before it calls `process_request`.
+        visit: Visit = getattr(req.context, "visit", None) or self._open(req)
+        resp.set_header("X-Request-Id", visit.request_id)
+        visit.status = resp.status_code
+        if resp.stream is None:
+            visit.close()
+
+    def _open(self, req: falcon.Request) -> Visit:
+        return Visit(
             lines=self._lines,
             request_id=request_id_of(req.get_header("X-Request-Id")),
             method=req.method,
             route=req.path[:200],
             gone=req.env.get(GONE, lambda: False),
         )
-        resp.set_header("X-Request-Id", req.context.visit.request_id)
-
-    def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, succeeded: bool) -> None:
-        visit: Visit = req.context.visit
-        visit.status = resp.status_code
-        if resp.stream is None:
-            visit.close()

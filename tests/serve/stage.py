@@ -12,7 +12,7 @@ import os
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,8 @@ import httpx2
 import openai
 
 from lattice_cli.engine.open import OpenEngine, open_engine
-from lattice_cli.engine.worker import EngineWorker
+from lattice_cli.engine.worker import EngineWorker, Ticket
+from lattice_cli.job import Job
 from lattice_cli.model.card import ModelSource
 from lattice_cli.serve.app import create_app
 from lattice_cli.serve.lines import AppLines
@@ -64,11 +65,22 @@ def write_script(folder: Path, replies: list[dict[str, Any]], **fields: Any) -> 
     return path
 
 
+class CountingWorker(EngineWorker):
+    """Tells how many submissions it has taken."""
+
+    accepted = 0
+
+    def submit(self, jobs: Sequence[Job]) -> Ticket:
+        ticket = super().submit(jobs)
+        self.accepted += 1
+        return ticket
+
+
 @dataclass
 class Stage:
     """One worker and one application over it."""
 
-    worker: EngineWorker
+    worker: CountingWorker
     app: Any
     lines: Path
     settings: ServeSettings
@@ -99,7 +111,7 @@ def stage(
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = ModelSource("echo", write_script(folder, replies or REPLIES, **script), "script")
-        worker = EngineWorker(opener or (lambda: open_engine(source, read_home(), engine)), engine)
+        worker = CountingWorker(opener or (lambda: open_engine(source, read_home(), engine)), engine)
         descriptor = os.open(folder / "lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         app = create_app(worker, settings, AppLines(descriptor))
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -107,28 +108,30 @@ def test_a_client_that_leaves_frees_its_slot(content: str, stream: bool, leave: 
         eventually(house.idle)
 
 
+def patient(house: Served) -> httpx2.Response:
+    """A client that tries again while it is refused as one too many."""
+    with house.client() as one:
+        for _ in range(1000):
+            answer = one.post(PATH, json=body())
+            if answer.status_code != 429:
+                return answer
+    raise AssertionError("no place was ever free")
+
+
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
 def test_a_client_that_leaves_while_it_waits_frees_its_place(stream: bool) -> None:
     """With one row and one place to wait, the next one may wait there and is answered in its turn."""
-    with served(engine=ONE_SLOT) as house, house.client() as one, ThreadPoolExecutor(1) as pool:
+    with served(engine=ONE_SLOT) as house, ThreadPoolExecutor(1) as pool, house.client() as one:
         running = house.raw().post(body("hang", stream=True))
         running.until(b'"content":"a"')
         queued = house.raw().post(body(stream=stream))
         if stream:
             queued.until(b": keep-alive")
-        eventually(lambda: one.post(PATH, json=body()).status_code == 429)
+        eventually(lambda: house.stage.worker.accepted == 2)
+        assert one.post(PATH, json=body()).status_code == 429
         queued.close()
-
-        def wait_in_line() -> httpx2.Response:
-            with house.client() as other:
-                for _ in range(500):
-                    answer = other.post(PATH, json=body())
-                    if answer.status_code != 429:
-                        return answer
-            raise AssertionError("the place was never free")
-
-        waiting = pool.submit(wait_in_line)
-        running.until(b": keep-alive")
+        waiting = pool.submit(patient, house)
+        eventually(lambda: house.stage.worker.accepted == 3)
         running.close()
         assert waiting.result(10).json()["choices"][0]["message"]["content"] == "hello world"
         eventually(house.idle)
@@ -145,7 +148,7 @@ def kill(house: Served, times: int) -> None:
 
 def test_twenty_killed_clients_leave_one_short_log_line_each(caplog: pytest.LogCaptureFixture) -> None:
     """Report 74: tracebacks flooded the log, and once the server went down."""
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger="lattice")
     with served(engine=ONE_SLOT) as house:
         kill(house, 20)
     said = [record.getMessage().split(" id=")[0] for record in caplog.records if "left" in record.getMessage()]
@@ -417,6 +420,14 @@ def test_a_body_shorter_than_its_length_costs_nothing(house: Served) -> None:
     with house.raw() as client:
         client.send(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 500\r\n\r\n{{".encode())
     answers(house)
+
+
+def test_a_body_longer_than_its_length_is_cut_there(house: Served) -> None:
+    """Report 86: the rest is no request, and the connection ends with that."""
+    with house.raw() as client:
+        client.send(f"POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{{}}xx\r\n\r\n".encode())
+        told = client.rest()
+    assert re.findall(rb"HTTP/1.\d \d+", told) == [b"HTTP/1.1 400", b"HTTP/1.0 400"]
 
 
 def test_refusals_of_the_web_server_have_their_line_too() -> None:
