@@ -123,6 +123,7 @@ class EditedLine:
         quiet = termios.tcgetattr(self._fileno)
         quiet[0] &= ~termios.ICRNL
         quiet[3] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)
+        quiet[3] |= termios.NOFLSH  # Ctrl-C in the middle of a paste must not swallow the mark that ends it
         quiet[6][termios.VMIN], quiet[6][termios.VTIME] = 1, 0
         termios.tcsetattr(self._fileno, termios.TCSANOW, quiet)
         self._write(PASTE_ON)

@@ -42,7 +42,7 @@ class CuttingTerminal:
 
 
 def _text(line: dict[int, pyte.screens.Char]) -> str:
-    return "".join(line[x].data for x in sorted(line)) if line else ""
+    return "".join(line[x].data for x in range(max(line, default=-1) + 1))
 
 
 @dataclass

@@ -19,7 +19,7 @@ from lattice_cli.events import Piece, Prefilled, Started
 from lattice_cli.job import Channel
 from tests.chat.emulator import CuttingTerminal, WrappingTerminal
 
-pytestmark = pytest.mark.pure
+pytestmark = pytest.mark.wire
 
 Terminal = CuttingTerminal | WrappingTerminal
 Make = Callable[[int, int], Terminal]

@@ -1,0 +1,344 @@
+"""`lattice chat` in a pseudo-terminal: keys, pastes, answers, ends.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.chat.terminal import Talk, script
+
+pytestmark = pytest.mark.wire
+
+HELLO = {"tokens": ["Hello ", "**there**", "."]}
+HANG = {"when": "hang", "tokens": ["Partial ", "answer"], "then": "hang"}
+PREFILL = {"when": "long", "tokens": ["never"], "prefill_ms": 600_000}
+LINES = {"when": "lines", "tokens": [f"line {i}\n" for i in range(1, 201)]}
+ECHO = {"when": "ECHO", "tokens": ["seen"]}
+SLOW = {"when": "slow", "tokens": ["word "] * 20, "token_ms": 50}
+FAULT = {"when": "fault", "tokens": ["some ", "text"], "raise_at": 1}
+
+
+def opened(folder: Path, *arguments: str, **options: object) -> Talk:
+    model = script(folder, HANG, PREFILL, LINES, ECHO, SLOW, FAULT, HELLO, context_tokens=2000)
+    return Talk(folder / "home", "--model", model, *arguments, **options)  # type: ignore[arg-type]
+
+
+def test_an_answer_stands_under_its_question_with_its_speed_below(tmp_path: Path) -> None:
+    with opened(tmp_path) as talk:
+        talk.line("Hi")
+        talk.at_prompt()
+        rows = talk.rows()
+        assert rows[:4] == [
+            "bot: 2,000 tokens of context. /help lists the commands, Ctrl-D leaves",
+            "",
+            "> Hi",
+            "Hello there.",
+        ]
+        assert rows[4].startswith("52 prompt tokens, 3 tokens, ")
+        assert rows[4].endswith(" s")
+        talk.send("\x04")
+        assert talk.ends() == 0
+        assert talk.echoes()
+
+
+def test_ctrl_c_in_an_answer_stops_it_and_keeps_session_and_text(tmp_path: Path) -> None:
+    """Report 124: Ctrl-C during an answer ended the chat. Twice, fast, is the same."""
+    with opened(tmp_path) as talk:
+        talk.line("hang")
+        talk.sees("Partial answer")
+        talk.send("\x03\x03")
+        talk.sees("stopped, ")
+        talk.line("Hi")
+        talk.sees("Hello there.")
+        talk.at_prompt()
+        rows = talk.rows()
+        assert rows[3] == "Partial answer"
+        # a byte a token: the stopped question (32), the partial answer (47), "Hi" (30), the open turn (22)
+        assert rows[-3].split(", ")[:2] == ["131 prompt tokens", "3 tokens"]
+        talk.line("/exit")
+        assert talk.ends() == 0
+
+
+def test_ctrl_c_while_the_prompt_is_read_drops_the_question(tmp_path: Path) -> None:
+    """Report 124. Two questions in a row would be refused by many templates."""
+    with opened(tmp_path) as talk:
+        talk.line("long")
+        talk.sees("reading the prompt")
+        talk.send("\x03")
+        talk.sees("there was no answer, so your message is not kept")
+        talk.line("Hi")
+        talk.sees("52 prompt tokens, 3 tokens")
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line(tmp_path: Path) -> None:
+    """Report 124: an empty and a half-typed prompt."""
+    with opened(tmp_path) as talk:
+        talk.at_prompt()
+        talk.send("half typed")
+        talk.sees("> half typed")
+        talk.send("\x03")
+        talk.at_prompt()
+        talk.send("\x03")
+        talk.sees("Ctrl-D or /exit leaves")
+        talk.line("Hi")
+        talk.sees("52 prompt tokens, 3 tokens")
+
+
+def test_ctrl_d_leaves_only_from_an_empty_line(tmp_path: Path) -> None:
+    """Report 125: on text, inside several lines, on an empty line."""
+    with opened(tmp_path) as talk:
+        talk.at_prompt()
+        talk.send("text")
+        talk.sees("> text")
+        talk.send("\x04\x1b\rmore")
+        talk.sees("  more")
+        talk.send("\x04\x03")
+        talk.at_prompt()
+        talk.send("\x04")
+        assert talk.ends() == 0
+        assert "Aborted" not in "\n".join(talk.rows())
+
+
+def test_a_pasted_program_is_one_message(tmp_path: Path) -> None:
+    """Reports 122 and 133: tabs, blank lines, CRLF; thirty lines, shown whole, one answer."""
+    program = "def ECHO():\r\n" + "".join(f"\tline({i})\r\n\r\n" for i in range(15))
+    with opened(tmp_path) as talk:
+        talk.at_prompt()
+        talk.paste(program)
+        talk.sees("line(14)")
+        talk.enter()
+        talk.sees("seen")
+        talk.at_prompt()
+        rows = talk.rows()
+        start = rows.index("> def ECHO():")
+        shown = [row for i in range(15) for row in (f"      line({i})", "")]
+        assert rows[start + 1 : start + 30] == shown[:29]
+        assert rows.count("seen") == 1
+        sent = program.replace("\r\n", "\n").rstrip()
+        assert f"{len(sent) + 50} prompt tokens" in rows[-3]
+
+
+def test_a_new_line_is_made_with_alt_enter(tmp_path: Path) -> None:
+    """Report 122: a documented key for a new line, and earlier lines can be edited."""
+    with opened(tmp_path) as talk:
+        talk.at_prompt()
+        talk.send("one\x1b\rtwo\x1b[A!")
+        talk.enter()
+        talk.sees("Hello there.")
+        assert talk.rows()[2:4] == ["> one!", "  two"]
+
+
+def test_a_large_paste_during_an_answer_waits_for_the_prompt(tmp_path: Path) -> None:
+    """Report 123: the rest of a long paste ran in the shell."""
+    paste = "".join(f"rm -rf number-{i}\n" for i in range(3000))
+    with opened(tmp_path) as talk:
+        talk.line("hang")
+        talk.sees("Partial answer")
+        talk.paste("ECHO\n" + paste)
+        talk.send("\x03")
+        talk.sees("stopped, ")
+        talk.at_prompt()
+        talk.line("slow")
+        talk.sees("word word")
+        talk.paste("ECHO\nrm -rf everything\n")
+        talk.sees("> ECHO")
+        talk.sees("  rm -rf everything")
+        talk.send("\x03")
+        talk.at_prompt()
+        talk.send("\x04")
+        assert talk.ends() == 0
+        assert talk.left_over() == b""
+
+
+def test_what_is_typed_ahead_is_not_in_the_answer_and_is_sent_after_it(tmp_path: Path) -> None:
+    with opened(tmp_path) as talk:
+        talk.line("slow")
+        talk.sees("word word")
+        talk.send("ECHO\rhalf")
+        talk.sees("seen")
+        talk.sees("> half")
+        rows = talk.rows()
+        assert rows[3] == "word " * 15 + "word"
+        assert [row for row in rows if row.startswith(">")] == ["> slow", "> ECHO", "> half"]
+
+
+def test_a_failed_load_leaves_nothing_for_the_shell(tmp_path: Path) -> None:
+    """Report 123, where the chat dies before its first prompt."""
+    file = tmp_path / "bad.json"
+    file.write_text("{}")
+    with Talk(tmp_path / "home", "--model", f"script:{file}") as talk:
+        talk.send("rm -rf everything\r")
+        assert talk.ends() == 3
+        assert talk.left_over() == b""
+        error = f"error: the script `{file}` is malformed: Object missing required field `replies`"
+        assert "".join(talk.rows()).removeprefix("rm -rf everything") == error  # echoed before we were there
+
+
+def test_two_hundred_lines_in_a_window_of_24_are_shown_once_each(tmp_path: Path) -> None:
+    """Report 126: repeated lines in the scroll-back."""
+    with opened(tmp_path) as talk:
+        talk.line("lines")
+        talk.sees("200 tokens")
+        assert talk.rows()[3:203] == [f"line {i}" for i in range(1, 201)]
+
+
+def test_a_window_made_narrow_during_an_answer(tmp_path: Path) -> None:
+    """Report 127: 80 columns become 40."""
+    with opened(tmp_path) as talk:
+        talk.line("slow")
+        talk.sees("word word word")
+        talk.resize(40, 24)
+        talk.sees("20 tokens")
+        assert [row for row in talk.rows() if row.startswith("word")] == [
+            "word word word word word word word word",
+            "word word word word word word word word",
+            "word word word word",
+        ]
+
+
+def test_reset_forgets_the_conversation_and_keeps_the_system_prompt(tmp_path: Path) -> None:
+    """Report 132: the token count before and after."""
+    with opened(tmp_path, "--system", "Be brief.") as talk:
+        for question in ("Hi", "Hi again", "/reset", "Hi"):
+            talk.line(question)
+        talk.sees("91 prompt tokens", 2)
+        rows = talk.rows()
+        assert [row.split(" ")[0] for row in rows if "prompt tokens" in row] == ["91", "176", "91"]
+        assert "forgotten: 2 messages and the answers; system prompt, screen and input history stay" in "".join(rows)
+
+
+def test_commands_answer_on_the_screen(tmp_path: Path) -> None:
+    with opened(tmp_path) as talk:
+        for command in ("/system", "/system Be brief.", "/system", "/halp", "/system -", "/help"):
+            talk.line(command)
+        talk.at_prompt()
+        text = "\n".join(talk.rows())
+        assert "> /system\nthere is no system prompt\n" in text
+        assert "\nsystem prompt set, from the next message on; /reset starts afresh\n" in text
+        assert "> /system\nsystem prompt: Be brief.\n" in text
+        assert "error: `/halp` is not a command\n\nhint: did you mean `/help`?" in text
+        assert "\nsystem prompt taken away, from the next message on; /reset starts afresh\n" in text
+        assert "\n/help, /?           show this\n" in text
+
+
+def test_a_prompt_over_the_window_is_refused_with_both_numbers_and_the_chat_goes_on(tmp_path: Path) -> None:
+    """Report 95: a long session to the limit, ten times, then a normal message."""
+    with opened(tmp_path) as talk:
+        for number in range(10):
+            talk.line("long " + "x" * 2000)
+            talk.sees("hint: send a shorter message, or forget the conversation with `/reset`", number + 1)
+        talk.line("Hi")
+        talk.sees("52 prompt tokens, 3 tokens")
+        text = "".join("".join(talk.rows()).split())
+        assert "error:theprompthas2055tokensandthecontextwindowis2000tokens," in text
+
+
+def test_an_answer_that_fills_the_window_says_so(tmp_path: Path) -> None:
+    model = script(tmp_path, {"tokens": ["more "], "then": "repeat"}, context_tokens=100)
+    with Talk(tmp_path / "home", "--model", model) as talk:
+        talk.line("Hi")
+        talk.sees("the answer was cut: the context window of 100 tokens is full")
+        talk.sees("cut at the limit, 52 prompt tokens, 47 tokens")
+
+
+def test_a_failure_in_an_answer_is_one_sentence_and_the_chat_goes_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as talk:
+        talk.line("fault")
+        talk.sees("error: generation failed")
+        talk.line("Hi")
+        talk.sees("Hello there.")
+        assert talk.rows()[3:5] == ["some", "error: generation failed"]
+        assert "Traceback" not in "\n".join(talk.rows())
+
+
+def test_thoughts_are_shown_apart_and_not_remembered(tmp_path: Path) -> None:
+    model = script(tmp_path, {"tokens": ["<think>", "Hm.", "</think>", "Yes."]}, think=["<think>", "</think>"])
+    with Talk(tmp_path / "home", "--model", model, "--quiet") as talk:
+        talk.line("Hi")
+        talk.at_prompt()
+        assert talk.rows()[2:] == ["> Hi", "│ Hm.", "", "Yes.", "", ">"]
+
+
+def test_the_history_is_for_its_owner_and_for_the_next_chat(tmp_path: Path) -> None:
+    """Prompts are private; a history file others can read is a leak."""
+    for _ in range(2):
+        with opened(tmp_path) as talk:
+            talk.at_prompt()
+            talk.send("\x1b[A\x1b[A")
+            talk.line("Hi\x1b\rECHO") if _ == 0 else talk.sees("> Hi\n  ECHO")
+            if _ == 0:
+                talk.sees("seen")
+    history = tmp_path / "home" / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("change", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
+def test_terminals_that_want_no_colours_or_no_sequences(tmp_path: Path, change: dict[str, str]) -> None:
+    """Report 128."""
+    with opened(tmp_path, **change) as talk:
+        talk.line("Hi")
+        talk.sees("3 tokens")
+        talk.at_prompt()
+        talk.send("\x04")
+        assert talk.ends() == 0
+        if "TERM" in change:
+            assert b"\x1b" not in talk.raw
+            assert "Hello **there**." in talk.rows()
+        else:
+            assert not [
+                code for code in (b"\x1b[3", b"\x1b[9", b"\x1b[38") if code in talk.raw.replace(b"\x1b[39", b"")
+            ]
+
+
+def test_ctrl_c_at_a_dumb_prompt_keeps_the_chat(tmp_path: Path) -> None:
+    with opened(tmp_path, TERM="dumb") as talk:
+        talk.at_prompt()
+        talk.send("half")
+        talk.sees("> half")
+        talk.send("\x03")
+        talk.sees("Ctrl-D or /exit leaves")
+        talk.line("two\nrows ECHO")
+        talk.sees("seen")
+
+
+def test_a_terminal_without_unicode_gets_replacements(tmp_path: Path) -> None:
+    """Report 130."""
+    model = script(tmp_path, {"tokens": ["- café 😀\n"]})
+    with Talk(tmp_path / "home", "--model", model, PYTHONIOENCODING="ascii") as talk:
+        talk.line("Hi")
+        talk.at_prompt()
+        assert talk.rows()[3] == "- caf? ?"
+        talk.send("\x04")
+        assert talk.ends() == 0
+
+
+def test_answers_may_go_to_a_file_while_the_talk_stays_in_the_terminal(tmp_path: Path) -> None:
+    """Report 128: `lattice chat > out.txt` hung, or wrote prompts and cursor codes."""
+    out = tmp_path / "out.txt"
+    with opened(tmp_path, stdout=out) as talk:
+        talk.line("Hi")
+        talk.sees("3 tokens")
+        talk.line("ECHO")
+        talk.at_prompt()
+        talk.send("\x04")
+        assert talk.ends() == 0
+    assert out.read_bytes() == b"Hello **there**.\nseen\n"
+
+
+@pytest.mark.parametrize(
+    "arrange", [lambda talk: talk.at_prompt(), lambda talk: (talk.line("hang"), talk.sees("answer"))]
+)
+def test_a_terminate_signal_leaves_the_terminal_as_it_was(tmp_path: Path, arrange: Callable[[Talk], object]) -> None:
+    with opened(tmp_path) as talk:
+        arrange(talk)
+        talk.process.terminate()
+        assert talk.ends() == 143
+        assert talk.echoes()
+        assert talk.terminal.cursor_shown
