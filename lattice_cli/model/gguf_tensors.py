@@ -8,6 +8,8 @@ Thread: worker
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,25 +55,26 @@ Unpacked = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float16], npt.NDArray[np
 
 def _unpack_q4_0(rows: Bytes) -> Unpacked:
     blocks = rows.reshape(rows.shape[0], -1, 18)  # (rows, groups, bytes)
-    scales = _half(blocks, 0)
+    scales = half_at(blocks, 0)
     return _pack_nibbles(blocks[..., 2:]), scales, np.float16(-8) * scales
 
 
 def _unpack_q4_1(rows: Bytes) -> Unpacked:
     blocks = rows.reshape(rows.shape[0], -1, 20)  # (rows, groups, bytes)
-    return _pack_nibbles(blocks[..., 4:]), _half(blocks, 0), _half(blocks, 2)
+    return _pack_nibbles(blocks[..., 4:]), half_at(blocks, 0), half_at(blocks, 2)
 
 
 def _unpack_q8_0(rows: Bytes) -> Unpacked:
     blocks = rows.reshape(rows.shape[0], -1, 34)  # (rows, groups, bytes)
-    scales = _half(blocks, 0)
+    scales = half_at(blocks, 0)
     codes = np.ascontiguousarray(blocks[..., 2:] ^ np.uint8(0x80))  # signed to 0..255
     return codes.reshape(rows.shape[0], -1).view(np.uint32), scales, np.float16(-128) * scales
 
 
-def _half(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
+def half_at(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
+    """The f16 at byte `at` of each block; `blocks` is (..., bytes)."""
     halves: npt.NDArray[np.float16] = np.ascontiguousarray(blocks[..., at : at + 2]).view(np.float16)
-    return halves[..., 0]  # (rows, groups)
+    return halves[..., 0]
 
 
 def _pack_nibbles(codes: Bytes) -> npt.NDArray[np.uint32]:
@@ -82,26 +85,48 @@ def _pack_nibbles(codes: Bytes) -> npt.NDArray[np.uint32]:
     return packed  # (rows, width / 8)
 
 
-def _requantize(header: GgufHeader, tensor: GgufTensor, rows: Bytes) -> dict[str, mx.array]:
-    """Expand, and quantize matrices to 8 bit in float32 groups; a chunk of rows at a time to bound memory."""
+def read_dense(header: GgufHeader, tensor: GgufTensor) -> mx.array:
+    """The tensor as it is where it is not quantized, else expanded to float32.
+
+    Raises: UnknownFormat for a type the gguf package cannot expand.
+    """
     import mlx.core as mx
+
+    if tensor.type_id in (_F32, _F16, _BF16):
+        return read_tensor(header, tensor)["weight"]
+    raw = np.memmap(header.path, np.uint8, "r", tensor.offset, (tensor.nbytes,))
+    rows = raw.reshape(prod(tensor.shape[:-1]), -1)  # (rows, bytes)
+    dense = np.concatenate(list(_expanded(header, tensor, rows)))
+    return mx.array(dense.reshape(tensor.shape))
+
+
+def _expanded(header: GgufHeader, tensor: GgufTensor, rows: Bytes) -> Iterator[npt.NDArray[np.float32]]:
+    """Rows in float32, (chunk, width), a chunk at a time to bound memory."""
     from gguf.constants import GGMLQuantizationType
     from gguf.quants import dequantize
 
-    kind, width = GGMLQuantizationType(tensor.type_id), tensor.shape[-1]
-    step = max(1, _CHUNK_WEIGHTS // width)
-    parts: list[tuple[mx.array, ...]] = []
+    step = max(1, _CHUNK_WEIGHTS // tensor.shape[-1])
     try:
-        if len(tensor.shape) != 2 or width % 32:
-            return {"weight": mx.array(dequantize(rows, kind).reshape(tensor.shape).astype(np.float32))}
         for start in range(0, rows.shape[0], step):
-            dense = mx.array(dequantize(rows[start : start + step], kind).astype(np.float32))  # (chunk, width)
-            parts.append(mx.quantize(dense, group_size=32 if width % 64 else 64, bits=8))
-            mx.eval(parts[-1])
+            chunk = dequantize(rows[start : start + step], GGMLQuantizationType(tensor.type_id))
+            yield chunk.astype(np.float32, copy=False)
     except NotImplementedError as error:
         raise UnknownFormat(
             f"`{header.path}` holds `{tensor.name}` as {type_name(tensor.type_id)}, which cannot be expanded"
         ) from error
+
+
+def _requantize(header: GgufHeader, tensor: GgufTensor, rows: Bytes) -> dict[str, mx.array]:
+    """Expand, and quantize matrices to 8 bit in float32 groups."""
+    import mlx.core as mx
+
+    width = tensor.shape[-1]
+    if len(tensor.shape) != 2 or width % 32:
+        return {"weight": read_dense(header, tensor)}
+    parts: list[tuple[mx.array, ...]] = []
+    for dense in _expanded(header, tensor, rows):
+        parts.append(mx.quantize(mx.array(dense), group_size=32 if width % 64 else 64, bits=8))
+        mx.eval(parts[-1])
     joined = [mx.concatenate(list(part)) for part in zip(*parts, strict=True)]
     mx.eval(joined)
     return dict(zip(("weight", "scales", "biases"), joined, strict=True))

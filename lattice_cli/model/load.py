@@ -48,7 +48,7 @@ def load(
     if found.kind == "gguf":
         speech, network, notes = _open_gguf(find_file(source.path), tokenizer_dir)
     else:
-        speech, network, notes = _open_folder(source.path, tokenizer_dir)
+        speech, network, notes = _open_folder(source.path, tokenizer_dir, q4=found.kind == "q4")
     notes += _settle(network, source.path, gguf=found.kind == "gguf")
     if products.slow:
         notes += (f"prompts are read slowly because {products.reason}; see `lattice doctor`",)
@@ -94,12 +94,14 @@ def find_file(path: Path) -> Path:
 # Folders.
 
 
-def _open_folder(folder: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tuple[str, ...]]:
+def _open_folder(folder: Path, tokenizer_dir: Path | None, *, q4: bool) -> tuple[Speech, Any, tuple[str, ...]]:
     from lattice_cli.model.network import load_folder
+    from lattice_cli.model.q4 import load_q4
 
     config = files.read_config(folder)
     speech = read_speech(folder, config, tokenizer_dir)  # before the weights: its faults show at once
-    return speech, load_folder(folder, config, float32=platform.backend_name() == "cpu"), ()
+    read = load_q4 if q4 else load_folder
+    return speech, read(folder, config, float32=platform.backend_name() == "cpu"), ()
 
 
 # GGUF files.
