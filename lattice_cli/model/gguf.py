@@ -8,6 +8,7 @@ Thread: worker
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import mlx.core as mx
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ROPE_FACTORS = "rope_freqs.weight"  # the tensor of `GgufModel.rope_factors`
 
 _MODULES = {
     "token_embd": "model.embed_tokens",
@@ -57,26 +59,28 @@ def read_gguf(header: GgufHeader) -> GgufModel:
 
     Raises: UnknownFormat (architecture, rope scaling or tensor type we do not read), BrokenWeights.
     """
+    import mlx.core as mx
+
     config = gguf_config(header)
     weights: dict[str, mx.array] = {}
     quantization: dict[str, dict[str, int]] = {}
     requantized: set[str] = set()
     factors = None
     for tensor in header.tensors:
-        if tensor.name == "rope_freqs.weight":
+        if tensor.name == ROPE_FACTORS:
             factors = read_tensor(header, tensor)["weight"]
             continue
         path, kind = parameter_of(tensor.name)
         arrays = read_tensor(header, tensor)
-        if header.architecture == "llama" and tensor.name.split(".")[-2] in ("attn_q", "attn_k"):
-            heads = config["num_attention_heads" if ".attn_q." in tensor.name else "num_key_value_heads"]
+        heads = rotary_heads(config, path)
+        if heads:
             arrays = {name: half_split(array, heads) for name, array in arrays.items()}
         if "scales" in arrays:
             quantization[path] = _layout(tensor, arrays)
             if tensor.type_id not in EXACT:
                 requantized.add(type_name(tensor.type_id))
         weights |= {f"{path}.{kind if name == 'weight' else name}": array for name, array in arrays.items()}
-    _fill_output_biases(config, weights)
+    weights |= {name: mx.zeros((config["hidden_size"],)) for name in missing_biases(config, weights)}
     named = ", ".join(sorted(requantized))
     notes = (f"{named} weights of `{header.path.name}` were quantized again to 8 bit",) if requantized else ()
     return GgufModel(config, weights, quantization, factors, notes)
@@ -91,6 +95,13 @@ def parameter_of(name: str) -> tuple[str, str]:
     return (f"model.layers.{match[1]}.{module}" if match[1] else module), match[3]
 
 
+def rotary_heads(config: dict[str, Any], path: str) -> int | None:
+    """How many heads a projection has whose rows are in ggml's rotary order; None where they are in mlx-lm's."""
+    if config["model_type"] != "llama" or not path.endswith((".q_proj", ".k_proj")):
+        return None
+    return int(config["num_attention_heads" if path.endswith(".q_proj") else "num_key_value_heads"])
+
+
 def half_split(array: mx.array, heads: int) -> mx.array:
     """Rows of a query or key projection from ggml's rotary order (pairs i, i + 1) to mlx-lm's (i, i + half).
 
@@ -101,16 +112,14 @@ def half_split(array: mx.array, heads: int) -> mx.array:
     return split.swapaxes(1, 2).reshape(array.shape)  # (heads * width, ...)
 
 
-def _fill_output_biases(config: dict[str, Any], weights: dict[str, mx.array]) -> None:
-    """mlx-lm's llama wants a bias on all four projections or none; a file may have three."""
+def missing_biases(config: dict[str, Any], names: Collection[str]) -> list[str]:
+    """Biases of zeros, (hidden,), to be added: mlx-lm's llama wants one on all four projections or none, and a
+    file may have three.
+    """
     if not config.get("attention_bias"):
-        return
-    import mlx.core as mx
-
-    for layer in range(config["num_hidden_layers"]):
-        name = f"model.layers.{layer}.self_attn.o_proj.bias"
-        if name not in weights:
-            weights[name] = mx.zeros((config["hidden_size"],))
+        return []
+    wanted = (f"model.layers.{layer}.self_attn.o_proj.bias" for layer in range(config["num_hidden_layers"]))
+    return [name for name in wanted if name not in names]
 
 
 def _layout(tensor: GgufTensor, arrays: dict[str, mx.array]) -> dict[str, int]:

@@ -20,7 +20,7 @@ def parameter_count(network: Any) -> int:
         if "scales" in module and hasattr(module, "bits")
     }
     plain = 0
-    for name, array in _leaves(network):
+    for name, array in leaves(network):
         owner, _, kind = name.rpartition(".")
         if owner not in packed or kind == "bias":
             plain += int(array.size)
@@ -32,7 +32,7 @@ def computes_slowly(network: Any) -> bool:
     import mlx.core as mx
 
     slow = (mx.float16, mx.bfloat16, mx.uint32)
-    return any(array.dtype in slow for _, array in _leaves(network))
+    return any(array.dtype in slow for _, array in leaves(network))
 
 
 def packed_note(parameters: int, memory_bytes: int) -> str | None:
@@ -60,9 +60,9 @@ def make_dense(network: Any) -> None:
         if twin is not None:
             _put(network, path, twin)
             module.clear()  # `modules` still holds it: let its arrays go now
-    leaves = _leaves(network)
-    while leaves:
-        name, array = leaves.pop()
+    remaining = leaves(network)
+    while remaining:
+        name, array = remaining.pop()
         if array.dtype in (mx.float16, mx.bfloat16):
             array = array.astype(mx.float32)
             mx.eval(array)
@@ -89,6 +89,14 @@ def expand(module: Any) -> Any:
     ).astype(mx.float32)
 
 
+def half_format(network: Any) -> Any | None:
+    """The half-precision format of most matrices and scales; None where there is none."""
+    import mlx.core as mx
+
+    halves = [a.dtype for _, a in leaves(network) if a.ndim > 1 and a.dtype in (mx.float16, mx.bfloat16)]
+    return max((mx.float16, mx.bfloat16), key=halves.count) if halves else None
+
+
 def follow_matrices(network: Any) -> None:
     """Cast float32 vectors (norms, biases) to the format of a half-precision network's matrices.
 
@@ -96,16 +104,15 @@ def follow_matrices(network: Any) -> None:
     """
     import mlx.core as mx
 
-    halves = [a.dtype for _, a in _leaves(network) if a.ndim > 1 and a.dtype in (mx.float16, mx.bfloat16)]
-    if not halves:
+    common = half_format(network)
+    if common is None:
         return
-    common = max((mx.float16, mx.bfloat16), key=halves.count)
-    for name, array in _leaves(network):
+    for name, array in leaves(network):
         if array.dtype == mx.float32 and array.ndim == 1:
             _put(network, name, array.astype(common))
 
 
-def _leaves(network: Any) -> list[tuple[str, Any]]:
+def leaves(network: Any) -> list[tuple[str, Any]]:
     """(dotted name, array) of every parameter."""
     from mlx.utils import tree_flatten
 
