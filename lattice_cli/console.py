@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
+QUOTED = re.compile(r"`[^`]*`")
 
 
 # Streams.
@@ -72,24 +75,50 @@ def stderr_console() -> Console:
 
 
 def say(text: str, *, aside: bool = False) -> None:
-    """One line of talk on stderr; an `aside` is dim in a terminal."""
+    """One line of talk on stderr; an `aside` is dim in a terminal. A terminal's rows end between words."""
     stream = lenient(sys.stderr)
     if stream is None:
         return
     marks = ("\x1b[2m", "\x1b[0m") if aside and _colours(stream) else ("", "")
+    _write(stream, f"{marks[0]}{_wrapped(text, stream)}{marks[1]}\n")
+
+
+def fail(error: LatticeError) -> None:
+    """The error's sentence on stderr and, apart from it, what to do. The caller picks the exit status."""
+    stream = lenient(sys.stderr)
+    if stream is None:
+        return
+    red, cyan, plain = ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") if _colours(stream) else ("", "", "")
+    sentence = _wrapped(f"error: {error.message}", stream).removeprefix("error:")
+    _write(stream, f"{red}error:{plain}{sentence}\n")
+    if error.hint:
+        hint = _wrapped(f"hint: {error.hint}", stream).removeprefix("hint:")
+        _write(stream, f"\n{cyan}hint:{plain}{hint}\n")
+
+
+def _write(stream: TextIO, text: str) -> None:
     try:
-        stream.write(f"{marks[0]}{text}{marks[1]}\n")
+        stream.write(text)
         stream.flush()
     except (OSError, ValueError):  # nobody listens
         return
 
 
-def fail(error: LatticeError) -> None:
-    """The error's sentence on stderr and, apart from it, what to do. The caller picks the exit status."""
-    marks = ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") if _colours(sys.stderr) else ("", "", "")
-    say(f"{marks[0]}error:{marks[2]} {error.message}")
-    if error.hint:
-        say(f"\n{marks[1]}hint:{marks[2]} {error.hint}")
+def _wrapped(text: str, stream: TextIO) -> str:
+    """The text in rows of the terminal's width; what stands in backticks is not torn, so that it can be copied."""
+    if not is_terminal(stream):
+        return text
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        width = 80
+    kept = QUOTED.sub(lambda match: match[0].replace(" ", "\0"), text)
+    lines = [
+        row
+        for line in kept.split("\n")
+        for row in textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+    ]
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _colours(stream: TextIO | None) -> bool:
@@ -212,7 +241,8 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to whatever `sys.stderr` is at the moment, so that a live display can stand above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        say(self.format(record))
+        if (stream := lenient(sys.stderr)) is not None:
+            _write(stream, self.format(record) + "\n")
 
 
 class _JsonFormatter(logging.Formatter):

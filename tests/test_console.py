@@ -98,6 +98,22 @@ def test_what_a_stream_cannot_encode_is_replaced(environment: dict[str, str], ex
     assert done.stdout == expected
 
 
+def test_a_terminal_breaks_talk_between_words_but_never_inside_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hint cut in the middle of a word is hard to read; a command with a line break in it cannot be pasted."""
+    terminal = colour_terminal(monkeypatch)
+    monkeypatch.setenv("NO_COLOR", "1")
+    command = "`pip install 'lattice-cli[cpu]' --index-url https://example.org/simple`"
+    fail(UsageError("one two three " * 6 + "end", hint=f"to mend it, run {command} and then try it again"))
+    assert terminal.getvalue() == (
+        "error: " + "one two three " * 5 + "one\n"
+        "two three end\n"
+        "\n"
+        "hint: to mend it, run\n"
+        f"{command}\n"
+        "and then try it again\n"
+    )
+
+
 def test_talk_nobody_listens_to_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A daemon starts programs with stderr closed: Python then has None there."""
     closed = io.StringIO()

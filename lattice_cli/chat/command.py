@@ -77,7 +77,7 @@ def chat_command(
     context: Annotated[
         int | None, typer.Option(min=2, metavar="N", help="The context window in tokens [default: the model's].")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No speed line, no word about loading.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No speed line, no word about the model.")] = False,
     log_level: Annotated[LogLevel | None, typer.Option(help="How much to say on stderr.")] = None,
 ) -> None:
     """Talk to a model in the terminal. With --prompt or a piped text: one answer on stdout, nothing else."""
@@ -158,7 +158,8 @@ def _converse(worker: EngineWorker, loading: str, session: Session, manner: Mann
     line = open_line(home.history)
     with line.held():
         card = _load(worker, loading, manner, line.pump)
-        say(f"{card.served_id}: {card.context_tokens:,} tokens of context. /help lists the commands, Ctrl-D leaves")
+        if not manner.quiet:
+            say(f"{card.served_id}: {card.context_tokens:,} tokens of context. /help lists the commands, Ctrl-D leaves")
         interrupts = Interrupts()
         with interrupts.caught():
             exchange = Exchange(worker, card, manner, _view(), interrupts, line.pump)

@@ -9,6 +9,7 @@ Thread: any (the main thread, for signals)
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from typing import Protocol
 from lattice_cli.chat.session import Session
 from lattice_cli.console import say
 from lattice_cli.engine.completion import Completion
-from lattice_cli.engine.worker import EngineWorker, new_job_id
+from lattice_cli.engine.worker import EngineWorker, Ticket, new_job_id
 from lattice_cli.events import Event, Finished
 from lattice_cli.job import Job, Limits, Sampling, SamplingChoice, resolve_sampling
 from lattice_cli.model.card import ModelCard
@@ -27,6 +28,7 @@ from lattice_cli.prompt.template import render_chat
 from lattice_cli.prompt.window import fits
 
 TICK_S = 0.1
+GRACE_S = 0.5
 
 
 class View(Protocol):
@@ -88,6 +90,7 @@ class Exchange:
         view: View,
         interrupts: Interrupts,
         pump: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._worker = worker
         self._card = card
@@ -95,6 +98,7 @@ class Exchange:
         self._view = view
         self._interrupts = interrupts
         self._pump = pump
+        self._clock = clock
 
     def answer(self, session: Session) -> Completion:
         """Answer the session's last question, showing it as it comes. Blocks; Ctrl-C ends it early.
@@ -107,21 +111,29 @@ class Exchange:
         completion = Completion(job.id)
         self._view.begin()
         try:
-            while not ticket.done and self._interrupts.count < 2:
-                if self._interrupts.count:
-                    ticket.cancel()
-                event = ticket.next(TICK_S)
-                self._pump()
-                if event is None:
-                    self._view.tick()
-                    continue
-                completion.add(event)
-                self._view.show(event)
+            self._follow(ticket, completion)
         finally:
             ticket.cancel()
             self._view.end()
         self._report(job, completion)
         return completion
+
+    def _follow(self, ticket: Ticket, completion: Completion) -> None:
+        """Every event, as it comes. After Ctrl-C the engine has a moment to end; a step may take longer."""
+        give_up_s: float | None = None
+        while not ticket.done:
+            if self._interrupts.count and give_up_s is None:
+                ticket.cancel()
+                give_up_s = self._clock() + GRACE_S
+            if give_up_s is not None and self._clock() > give_up_s:
+                return
+            event = ticket.next(TICK_S)
+            self._pump()
+            if event is None:
+                self._view.tick()
+                continue
+            completion.add(event)
+            self._view.show(event)
 
     def _job(self, session: Session) -> Job:
         card, manner = self._card, self._manner
@@ -135,6 +147,8 @@ class Exchange:
         """The speed line, and why an answer ended early."""
         finished = completion.finished
         if finished is None:
+            if completion.failed is None and not self._manner.quiet:
+                say("stopped", aside=True)
             return
         if not self._manner.quiet:
             say(speed_line(finished), aside=True)

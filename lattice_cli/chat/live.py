@@ -18,7 +18,7 @@ from typing import TextIO
 from lattice_cli.chat.blocks import Block, Kind, Markdown, Splitter, Thoughts, halves
 from lattice_cli.chat.screen import Region, harmless
 from lattice_cli.chat.view import Painter, Row
-from lattice_cli.events import Event, Piece, Prefilled, Started
+from lattice_cli.events import Event, Piece, Prefilled
 from lattice_cli.job import Channel
 
 DRAW_EVERY_S = 0.04
@@ -51,14 +51,12 @@ class LiveView:
         self._channel: Channel | None = None
         self._splitter: Splitter = Markdown()
         self._done: list[Block] = []
-        self._status = "waiting"
+        self._status = "reading the prompt"
         self._uncut_rows = 0
 
     def show(self, event: Event) -> None:
         """Take an event in; draw when it is time."""
         match event:
-            case Started():
-                self._status = "reading the prompt"
             case Prefilled(done=done, total=total):
                 self._status = f"reading the prompt, {done:,} of {total:,} tokens" if done < total else "thinking"
             case Piece(channel=channel, text=text):
