@@ -109,8 +109,8 @@ def test_a_terminal_breaks_talk_between_words_but_never_inside_a_command(monkeyp
         "two three end\n"
         "\n"
         "hint: to mend it, run\n"
-        f"{command}\n"
-        "and then try it again\n"
+        f"{command} and then\n"
+        "try it again\n"
     )
 
 

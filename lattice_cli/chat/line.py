@@ -183,9 +183,9 @@ class PlainLine:
         self._talk = talk if is_terminal(talk) else None
 
     def read(self) -> str:
-        self._say(f"\n{SIGN}")
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
+            self._say(f"\n{SIGN}")
             data = os.read(self._fileno, 65536)
             while data and select.select([self._fileno], [], [], PASTE_GAP_S)[0]:
                 more = os.read(self._fileno, 65536)
