@@ -92,10 +92,11 @@ def run(arguments: Sequence[str], commands: typer.Typer = app) -> int:
 
 
 def main() -> int:
-    """The console script. A closed stdout is no error worth words."""
+    """The console script. A stdout that is closed, or was never open, is no error worth words."""
     status = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return status

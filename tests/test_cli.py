@@ -150,6 +150,13 @@ def test_a_closed_stdout_ends_quietly() -> None:
     assert done.stderr == ""
 
 
+def test_no_stdout_at_all_changes_nothing() -> None:
+    """`lattice ... >&-`: Python then has no sys.stdout."""
+    line = f"{sys.executable} -m lattice_cli --version >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_version_names_lattice_mlx_and_mlx_lm() -> None:
     done = lattice("--version")
     assert done.returncode == 0
