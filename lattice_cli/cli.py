@@ -27,6 +27,7 @@ from lattice_cli.errors import LatticeError
 from lattice_cli.manage.doctor import doctor_command
 from lattice_cli.manage.models import models_app
 from lattice_cli.manage.pull import pull_command
+from lattice_cli.manage.quantize import quantize_command
 from lattice_cli.serve.command import serve_command
 
 log = logging.getLogger("lattice.cli")
@@ -41,6 +42,7 @@ app.command("chat")(chat_command)
 app.command("serve")(serve_command)
 app.command("pull")(pull_command)
 app.add_typer(models_app, name="models")
+app.command("quantize")(quantize_command)
 app.command("doctor")(doctor_command)
 app.add_typer(bench_app, name="bench")
 

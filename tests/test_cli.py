@@ -47,6 +47,7 @@ def test_help_lists_every_command_on_stdout() -> None:
         "chat",
         "serve",
         "pull",
+        "quantize",
         "doctor",
         "models",
         "bench",
