@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LOAD_TICK_S = 0.1
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
-STOP_S = 2.0
+STOP_S = 0.7
 
 
 class LogLevel(StrEnum):
@@ -107,17 +107,23 @@ def _chat(
 
     try:
         source = find_model(model, home)
-        worker = EngineWorker(lambda: open_engine(source, home, settings), settings)
-        worker.start()
-        loading = f"loading {source.served_id}"
-        try:
-            if text is None:
-                return _converse(worker, loading, Session(system or None), manner, home)
-            return _answer_once(worker, loading, Session(system or None).asked(text), manner)
-        finally:
-            _stop(worker)
     except KeyboardInterrupt:
         return INTERRUPTED
+    worker = EngineWorker(lambda: open_engine(source, home, settings), settings)
+    worker.start()
+    session, loading, status = Session(system or None), f"loading {source.served_id}", 0
+    try:
+        if text is None:
+            _converse(worker, loading, session, manner, home)
+        else:
+            status = _answer_once(worker, loading, session.asked(text), manner)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except SystemExit as ending:  # SIGTERM
+        status = int(ending.code or 0)
+    finally:
+        _stop(worker, status)
+    return status
 
 
 def _answer_once(worker: EngineWorker, loading: str, session: Session, manner: Manner) -> int:
@@ -148,7 +154,7 @@ def _answer_once(worker: EngineWorker, loading: str, session: Session, manner: M
     return INTERRUPTED if interrupts.count else 0
 
 
-def _converse(worker: EngineWorker, loading: str, session: Session, manner: Manner, home: Home) -> int:
+def _converse(worker: EngineWorker, loading: str, session: Session, manner: Manner, home: Home) -> None:
     """The REPL. Raises: what loading raises."""
     from lattice_cli.chat.exchange import Exchange, Interrupts
     from lattice_cli.chat.line import open_line
@@ -164,7 +170,6 @@ def _converse(worker: EngineWorker, loading: str, session: Session, manner: Mann
         with interrupts.caught():
             exchange = Exchange(worker, card, manner, _view(), interrupts, line.pump)
             Repl(exchange, line, interrupts, session).run()
-    return 0
 
 
 def _view() -> View:
@@ -197,16 +202,16 @@ def _load(worker: EngineWorker, loading: str, manner: Manner, pump: Callable[[],
     return card
 
 
-def _stop(worker: EngineWorker) -> None:
+def _stop(worker: EngineWorker, status: int) -> None:
     """End the engine's thread: one that used mlx and goes on while Python ends aborts the process.
 
-    Only an interrupted load cannot be stopped; then the process ends here.
+    A load or a long step cannot be interrupted; then the process ends here, at once, with `status`.
     """
     try:
         if worker.stop(STOP_S):
             return
     except KeyboardInterrupt:
-        pass
-    for stream in (sys.stdout, sys.stderr):
+        status = INTERRUPTED
+    for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.flush()
-    os._exit(INTERRUPTED)
+    os._exit(status)
