@@ -46,6 +46,7 @@ class LiveView:
 
     def begin(self) -> None:
         """A new answer."""
+        self._painter.begin()
         self._began_s = self._clock()
         self._next_s = 0.0
         self._channel: Channel | None = None
@@ -91,7 +92,7 @@ class LiveView:
 
     def _draw(self) -> None:
         columns, lines = self._size()
-        width, most = columns - 1, max(lines // 3, 3)
+        width, most = columns - 1, min(max(lines // 3, 3), max(lines - 1, 1))
         done = self._finished(width)
         done += self._settled(width, most)
         rows = self._painter.fitted(

@@ -11,9 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 
-from markdown_it import MarkdownIt
-from markdown_it.rules_inline import StateInline, escape
-from markdown_it.token import Token
 from rich import markdown as md
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.rule import Rule
@@ -25,11 +22,12 @@ from rich.text import Text
 from rich.theme import Theme
 
 from lattice_cli.chat.blocks import Block, Kind
+from lattice_cli.chat.markdown import parsed
 from lattice_cli.chat.wrap import breaks, cells
 
 Row = list[Segment]
 
-CODE_CONTEXT_LINES = 40  # PERF: a line is highlighted with so many before it; with all of them cost would be quadratic
+CODE_CONTEXT_LINES = 40  # PERF: so many are highlighted again with each line, 2.5 ms; with all of them it grows
 CODE_THEME = "ansi_dark"  # the terminal's own colours
 DIM = Style(dim=True)
 THEME = Theme(
@@ -57,6 +55,10 @@ class Painter:
         console.push_theme(THEME)
         self._console = console
         self.fancy = console.encoding.lower().startswith("utf")
+        self.begin()
+
+    def begin(self) -> None:
+        """A new answer: nothing of the last one's code goes on."""
         self._code: list[str] = []
         self._language = ""
 
@@ -72,11 +74,8 @@ class Painter:
         if block.kind is Kind.FENCE:
             self._code, self._language = [], block.language or ""
         elif block.kind is Kind.CODE:
-            if self._language:
-                rows[-1] = (
-                    [*rows[-1][:1], *self._highlighted(block.text)] if block.indent else self._highlighted(block.text)
-                )
-            self._code = [*self._code, block.text][-CODE_CONTEXT_LINES:]
+            rows[-1] = [*rows[-1][:-1], *self._highlighted(rows[-1][-1])]
+            self._code = [*self._code, block.text.expandtabs(4)][-CODE_CONTEXT_LINES:]
         return rows
 
     def note(self, text: str) -> Row:
@@ -120,16 +119,19 @@ class Painter:
         return [[first if i == 0 else rest, *row] for i, row in enumerate(rows)]
 
     def _text_rows(self, text: str, width: int) -> list[Row]:
-        rows = self._render(SafeMarkdown(text, self.fancy), width)
+        rows = self._render(SafeMarkdown(text), width)
         return rows or self._render(Text(text), width)
 
-    def _highlighted(self, line: str) -> Row:
-        code = "\n".join([*self._code, line])
-        syntax = Syntax(code, self._language, theme=CODE_THEME, background_color="default", tab_size=4)
-        highlighted = syntax.highlight(code).split("\n", allow_blank=True)[len(self._code)]
-        highlighted.expand_tabs(4)
-        highlighted.rstrip()
-        return [*highlighted.render(self._console)]
+    def _highlighted(self, plain: Segment) -> Row:
+        """One line of code in colours, as part of the code before it."""
+        if not self._language:
+            return [plain]
+        code = "\n".join([*self._code, plain.text])
+        syntax = Syntax(code, self._language, theme=CODE_THEME, background_color="default")
+        line = syntax.highlight(code).split("\n", allow_blank=True)[len(self._code) :][:1]
+        if not line or line[0].plain != plain.text:  # a lexer that makes other lines of it
+            return [plain]
+        return _trimmed([*line[0].render(self._console)])
 
     def _render(self, what: RenderableType, width: int) -> list[Row]:
         """Rows without blanks at their end, without empty rows above and below."""
@@ -225,46 +227,6 @@ class SafeMarkdown(md.Markdown):
         "table_open": _Table,
     }
 
-    def __init__(self, text: str, fancy: bool) -> None:
+    def __init__(self, text: str) -> None:
         super().__init__("", hyperlinks=False)
-        self.parsed = [_shown(token) for token in _PARSER.parse(text)]
-
-
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
-    parser.disable(["reference", "lheading"])
-    parser.inline.ruler.at("escape", _escape)
-    return parser
-
-
-def _escape(state: StateInline, silent: bool) -> bool:
-    r"""A backslash escapes what it does in Markdown, but `\(` and `\[` are TeX and stay."""
-    return state.src[state.pos + 1 : state.pos + 2] not in tuple("()[]") and escape(state, silent)
-
-
-_PARSER = _parser()
-
-
-def _shown(token: Token) -> Token:
-    """A block's token with line breaks kept, pictures as they were written, bare links not said twice."""
-    if token.children:
-        token.children = [*_inline_shown(token.children)]
-    return token
-
-
-def _inline_shown(children: Sequence[Token]) -> Iterator[Token]:
-    skip_close = False
-    for i, token in enumerate(children):
-        if token.type == "softbreak":
-            token.type = "hardbreak"
-        elif token.type == "image":
-            text = f"![{token.content}]({token.attrs.get('src', '')})"
-            token = Token("text", "", 0, content=text)
-        elif token.type == "link_open" and i + 1 < len(children):
-            skip_close = str(token.attrs.get("href")) in (children[i + 1].content, f"mailto:{children[i + 1].content}")
-            if skip_close:
-                continue
-        elif token.type == "link_close" and skip_close:
-            skip_close = False
-            continue
-        yield token
+        self.parsed = parsed(text)

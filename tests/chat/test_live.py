@@ -28,14 +28,14 @@ BOTH = pytest.mark.parametrize("make", [CuttingTerminal, WrappingTerminal])
 
 @dataclass
 class Out:
-    """A terminal as a stream, counting what is written."""
+    """A terminal as a stream, with all that was written."""
 
     terminal: Terminal
     encoding: str = "utf-8"
-    written: int = 0
+    log: str = ""
 
     def write(self, text: str) -> int:
-        self.written += len(text)
+        self.log += text
         self.terminal.feed(text)
         return len(text)
 
@@ -216,19 +216,21 @@ def test_each_answer_starts_anew() -> None:
     stage.say("```python\nx = 1")
     stage.view.end()
     stage.view.begin()
-    stage.say("**next**")
+    before = len(stage.out.log)
+    stage.say("    import this")
     stage.view.end()
-    assert stage.terminal.rows() == ["```python", "x = 1", "next"]
+    assert stage.terminal.rows() == ["```python", "x = 1", "    import this"]
+    assert "\x1b[9" not in stage.out.log[before:]
 
 
 def test_what_did_not_change_is_not_written_again() -> None:
     """Report 127: flicker. A code line that is finished is not touched when the next ones come."""
     stage = Stage(CuttingTerminal(60, 24), 60, 24)
     stage.say("Hi")
-    before = stage.out.written
+    before = stage.out.log
     for _ in range(10):
         stage.now_s += 1
         stage.view.tick()
-    assert stage.out.written == before
+    assert stage.out.log == before
     stage.say(PROGRAM.removeprefix("Here:"), size=4)
-    assert stage.out.written < 20 * len(PROGRAM)
+    assert len(stage.out.log) < 20 * len(PROGRAM)
