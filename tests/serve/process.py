@@ -62,7 +62,10 @@ class Process:
 
     def line(self, limit_s: float = LIMIT_S) -> dict[str, Any]:
         """The next `@@lattice` line."""
-        said = self._lines.get(timeout=limit_s)
+        try:
+            said = self._lines.get(timeout=limit_s)
+        except queue.Empty:
+            raise AssertionError(f"no line in {limit_s} s; it said: {self.talk()}") from None
         assert said.startswith(b"@@lattice ")
         record: dict[str, Any] = json.loads(said.removeprefix(b"@@lattice "))
         return record
@@ -92,7 +95,7 @@ class Process:
         return status
 
     def talk(self) -> str:
-        """What it said on stderr, after its end."""
+        """What it said on stderr so far; all of it after its end."""
         return b"".join(self._errors).decode()
 
     def silent(self) -> bool:
