@@ -79,6 +79,7 @@ def _render(card: ModelCard, turns: Sequence[Turn]) -> str:
         raise ModelError(
             f"`{card.served_id}` has no chat template, so it cannot hold a conversation",
             hint="use a model that was trained for chat",
+            status=400,
         )
     template = _compile(card.chat_template)
     try:

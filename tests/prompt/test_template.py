@@ -70,8 +70,9 @@ def test_a_template_that_refuses_or_fails_is_a_bad_request_before_any_stream(tem
 def test_no_messages_and_no_template_are_told_apart() -> None:
     with pytest.raises(InvalidMessages, match="must not be empty"):
         render_chat(CHATML, [])
-    with pytest.raises(ModelError, match="has no chat template"):
+    with pytest.raises(ModelError, match="has no chat template") as refused:
         render_chat(LETTERS, [said("user", "x")])
+    assert (refused.value.status, refused.value.exit_code) == (400, 3)
     with pytest.raises(ModelError, match="cannot be compiled"):
         render_chat(replace(LETTERS, chat_template="{% if %}"), [said("user", "x")])
 
