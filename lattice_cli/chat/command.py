@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lattice_cli.console import say
+from lattice_cli.console import is_terminal, say
 from lattice_cli.errors import EngineUnavailable, LatticeError, UsageError
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def chat_command(
     sampling = SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty, seed=seed)
     manner = Manner(sampling, max_tokens, quiet)
     text = one_prompt(prompt, read_piped(sys.stdin, beside_prompt=prompt is not None))
+    if text is None and not is_terminal(sys.stdin):
+        raise UsageError("stdin is closed, so there is nothing to answer", hint='`lattice chat --prompt "..."`')
     home, settings = read_home(), EngineSettings(max_rows=1, context_tokens=context)
     raise typer.Exit(_chat(model, system, text, manner, home, settings))
 

@@ -201,6 +201,31 @@ def started(folder: Path, model: str, *arguments: str) -> subprocess.Popen[bytes
     )
 
 
+@pytest.mark.parametrize(
+    ("redirect", "arguments", "sentence"),
+    [
+        ("<&-", (), "error: stdin is closed, so there is nothing to answer\n"),
+        (">&-", ("--prompt", "Hi"), "error: stdout is closed, so there is nowhere to answer\n"),
+    ],
+)
+def test_a_closed_stream_is_a_sentence(
+    tmp_path: Path, redirect: str, arguments: tuple[str, ...], sentence: str
+) -> None:
+    """Programs started by others often lack a stream; Python then has None there."""
+    command = [*LATTICE, "chat", "--quiet", "--model", script(tmp_path, HELLO), *arguments]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$0" "$@" {redirect}', *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path / "home"),
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines(keepends=True)[0] == sentence
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="only Linux has a disk that is always full")
 def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path) -> None:
     with FULL.open("wb") as stdout:
