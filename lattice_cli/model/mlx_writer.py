@@ -18,7 +18,7 @@ from lattice_cli.model.side_files import write_fields
 if TYPE_CHECKING:
     import mlx.core as mx
 
-_SHARD_BYTES = 1 << 30
+SHARD_BYTES = 1 << 30
 
 Layouts = Mapping[str, Mapping[str, Any]]
 
@@ -40,9 +40,16 @@ def packed_modules(network: Any, common: Mapping[str, int]) -> Layouts:
 
 
 def write_shards(
-    folder: Path, weights: list[Weight], layouts: Layouts, half: Any | None, done: Callable[[int], None]
+    folder: Path,
+    weights: list[Weight],
+    layouts: Layouts,
+    half: Any | None,
+    done: Callable[[int], None],
+    *,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """Write all weights, those of `layouts` packed, in shards of about 1 GiB; memory is a shard and a weight.
+    """Write all weights, those of `layouts` packed, in shards a little larger than `shard_bytes`; memory is a
+    shard and a weight.
 
     Numbers with a fraction are cast to `half` where it is given. `done` hears the bytes read of each weight.
     Raises: OSError where a file cannot be written; what reading raises.
@@ -53,7 +60,7 @@ def write_shards(
         shard |= _arrays(weight, layouts.get(weight.name.removesuffix(".weight")), half)
         done(weight.nbytes)
         last = not weights  # `one_by_one` takes them out
-        if last or sum(array.nbytes for array in shard.values()) >= _SHARD_BYTES:
+        if last or sum(array.nbytes for array in shard.values()) >= shard_bytes:
             file = folder / f"shard-{len(files) + 1:05d}.safetensors"
             _save(file, shard)
             files.append((file, list(shard)))
