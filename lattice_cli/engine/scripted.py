@@ -8,6 +8,7 @@ Thread: any (parsing, tokenizer); worker (ScriptedBackend)
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ import msgspec
 from lattice_cli.engine.backend import Emitted, Progress
 from lattice_cli.engine.reasoning import ReasoningBudget
 from lattice_cli.engine.row import Row
+from lattice_cli.engine.telling import tell
 from lattice_cli.errors import BadScript, EngineFault, UsageError
+from lattice_cli.job import Job
 from lattice_cli.model.card import ModelCard, ModelFormat, ModelSource
 from lattice_cli.prompt.template import BARE_CHATML
 
@@ -34,7 +37,10 @@ class HexToken(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Reply(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """One reply; the first whose `when` is in the last user message wins (absent: always)."""
+    """One reply; the first whose `when` is in the last user message wins (absent: always).
+
+    With `tell` its first token is the JSON of what the engine was asked; see engine/telling.py.
+    """
 
     tokens: tuple[str | HexToken, ...]
     when: str | None = None
@@ -42,6 +48,7 @@ class Reply(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     prefill_ms: Milliseconds = 0
     token_ms: Milliseconds = 0
     raise_at: Count | None = None
+    tell: bool = False
 
 
 class Script(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -85,7 +92,7 @@ def _token_bytes(token: str | HexToken, place: str) -> bytes:
 
 class ScriptTokenizer:
     """Ids 0-255 are bytes; each element of each reply has an id of its own after them; the last ids are the
-    closing marker of reasoning and the end.
+    closing marker of reasoning and the end. Elements made while a reply is played have ids beyond the end.
     """
 
     def __init__(self, script: Script) -> None:
@@ -95,6 +102,7 @@ class ScriptTokenizer:
         if self._closing is not None:
             self._elements.append(self._closing.encode())
         self.end_id = 256 + len(self._elements)
+        self._lent: dict[int, bytes] = {}
 
     @property
     def vocabulary_size(self) -> int:
@@ -114,7 +122,18 @@ class ScriptTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         if token_id < 256:
             return bytes([token_id])
-        return b"" if token_id == self.end_id else self._elements[token_id - 256]
+        if token_id >= self.end_id:
+            return self._lent.get(token_id, b"")
+        return self._elements[token_id - 256]
+
+    def lend(self, data: bytes) -> int:
+        """An id for `data` until `take_back`; worker thread only, as `take_back`."""
+        token_id = next(number for number in itertools.count(self.end_id + 1) if number not in self._lent)
+        self._lent[token_id] = data
+        return token_id
+
+    def take_back(self, token_id: int) -> None:
+        del self._lent[token_id]
 
 
 @dataclass(slots=True)
@@ -123,7 +142,7 @@ class _Playing:
 
     row: Row
     reply: Reply
-    first_id: int
+    ids: tuple[int, ...]
     position: int
     due_s: float | None
     budget: ReasoningBudget | None
@@ -133,16 +152,20 @@ class _Playing:
 class ScriptedBackend:
     """Plays replies against a clock; rows run in parallel. `advance` never sleeps: see `ready_in_s`."""
 
-    def __init__(self, script: Script, end_id: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, script: Script, tokenizer: ScriptTokenizer, clock: Callable[[], float] = time.monotonic) -> None:
         self._script = script
-        self._end_id = end_id
+        self._tokenizer = tokenizer
         self._clock = clock
         self._playing: dict[str, _Playing] = {}
+        self._told: dict[str, int] = {}
 
     def insert(self, row: Row) -> None:
         reply, first_id = self._choose(row.job.prompt.asked)
+        ids = tuple(range(first_id, first_id + len(reply.tokens)))
+        if reply.tell:
+            ids = (self._told_id(row.job), *ids)
         due_s = self._clock() + reply.prefill_ms / 1000
-        self._playing[row.job.id] = _Playing(row, reply, first_id, len(row.emitted), due_s, row.budget())
+        self._playing[row.job.id] = _Playing(row, reply, ids, len(row.emitted), due_s, row.budget())
 
     def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
         now_s = self._clock()
@@ -162,6 +185,8 @@ class ScriptedBackend:
     def remove(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:
             self._playing.pop(job_id, None)
+            if job_id in self._told:
+                self._tokenizer.take_back(self._told.pop(job_id))
 
     def reset(self) -> None:
         self._playing.clear()
@@ -182,6 +207,12 @@ class ScriptedBackend:
             first_id += len(reply.tokens)
         return Reply(tokens=()), first_id
 
+    def _told_id(self, job: Job) -> int:
+        """The same id when a row starts over: it may be among those it has emitted."""
+        if job.id not in self._told:
+            self._told[job.id] = self._tokenizer.lend(tell(job))
+        return self._told[job.id]
+
     def _token(self, playing: _Playing) -> list[Emitted]:
         reply, position = playing.reply, playing.position
         if position == reply.raise_at:
@@ -189,15 +220,15 @@ class ScriptedBackend:
             playing.due_s = None
             return []
         forced = playing.budget.forced(playing.row.emitted) if playing.budget else None
-        if forced is None and position >= len(reply.tokens) and reply.then != "repeat":
+        if forced is None and position >= len(playing.ids) and reply.then != "repeat":
             playing.due_s = None
-            return [Emitted(playing.row.job.id, self._end_id)] if reply.then == "eos" else []
+            return [Emitted(playing.row.job.id, self._tokenizer.end_id)] if reply.then == "eos" else []
         playing.position += 1
         assert playing.due_s is not None
         playing.due_s += reply.token_ms / 1000
         if forced is not None:
             return [Emitted(playing.row.job.id, forced)]
-        return [Emitted(playing.row.job.id, playing.first_id + position % len(reply.tokens))]
+        return [Emitted(playing.row.job.id, playing.ids[position % len(playing.ids)])]
 
 
 def open_script(source: ModelSource, context_tokens: int | None) -> tuple[ModelCard, ScriptedBackend]:
@@ -217,4 +248,4 @@ def open_script(source: ModelSource, context_tokens: int | None) -> tuple[ModelC
         chat_template=script.chat_template,
         think=script.think,
     )
-    return card, ScriptedBackend(script, tokenizer.end_id)
+    return card, ScriptedBackend(script, tokenizer)

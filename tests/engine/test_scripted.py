@@ -13,7 +13,7 @@ import pytest
 
 from lattice_cli.conversation import said
 from lattice_cli.engine.engine import Engine
-from lattice_cli.engine.scripted import ScriptedBackend, open_script, read_script
+from lattice_cli.engine.scripted import ScriptedBackend, ScriptTokenizer, open_script, read_script
 from lattice_cli.errors import BadScript, UsageError
 from lattice_cli.events import Event, Failed, Finished, Piece
 from lattice_cli.job import Channel, Job, Limits, Sampling
@@ -31,10 +31,11 @@ class Stage:
     def __init__(self, tmp_path: Path, *replies: dict[str, Any], **fields: Any) -> None:
         path = tmp_path / "play.json"
         path.write_text(json.dumps({"replies": replies, **fields}))
+        script, self.clock = read_script(path), Clock()
         self.card, _ = open_script(ModelSource("play", path, "script"), None)
-        self.clock = Clock()
-        (end_id,) = self.card.end_ids
-        backend = ScriptedBackend(read_script(path), end_id, clock=self.clock)
+        assert isinstance(self.card.tokenizer, ScriptTokenizer)
+        self.tokenizer = self.card.tokenizer
+        backend = ScriptedBackend(script, self.tokenizer, clock=self.clock)
         self.engine = Engine(self.card, backend, EngineSettings(), clock=self.clock)
 
     def ask(self, name: str, text: str = "hi", max_tokens: int = 50, choice: int = 0) -> None:
@@ -265,3 +266,40 @@ def test_an_end_before_the_budget_is_an_end_and_hang_is_forced_out_of_its_though
     stage = Stage(tmp_path, {"tokens": ["<t>", "a"]}, think=["<t>", "</t>"])
     budgeted(stage, 9)
     assert end_of(stage.run()).reason == "stop"
+
+
+def test_a_reply_tells_what_the_engine_was_asked(tmp_path: Path) -> None:
+    """What became of a request's body can be seen by any client, from below the whole path."""
+    stage = Stage(tmp_path, {"tell": True, "tokens": [" so"]})
+    sampling = Sampling(temperature=1.3, top_k=7, top_p=0.55, repetition_penalty=1.1, seed=7)
+    stage.engine.add(
+        Job("a", render_chat(stage.card, [said("user", "hé")]), sampling, Limits(9, stop=("zé\U0001f600",)))
+    )
+    events = stage.run()
+    told, rest = json.JSONDecoder().raw_decode(answer(events))
+    assert told == {
+        "prompt": "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\n",
+        "prompt_tokens": 54,
+        "opens_in": "answer",
+        "reasoning_apart": True,
+        "choice": 0,
+        "sampling": {
+            "temperature": 1.3, "top_k": 7, "top_p": 0.55, "min_p": 0.0, "repetition_penalty": 1.1,
+            "presence_penalty": 0.0, "frequency_penalty": 0.0, "seed": 7,
+        },
+        "limits": {"max_tokens": 9, "reasoning_tokens": None, "answer_tokens": None},
+        "stop": ["zé\U0001f600"],
+    }  # fmt: skip
+    assert (answer(events)[rest:], end_of(events).usage.completion_tokens) == (" so", 2)
+
+
+def test_what_is_told_is_one_token_of_its_own_row_and_forgotten_with_it(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tell": True, "tokens": []})
+    for round in range(3):
+        for name in ("a", "b"):
+            stage.ask(f"{name}{round}", name, max_tokens=1)
+        events = stage.run()
+        for name in ("a", "b"):
+            prompt = json.loads(answer(events, f"{name}{round}"))["prompt"]
+            assert prompt.startswith(f"<|im_start|>user\n{name}<")
+        assert stage.tokenizer.token_bytes(stage.tokenizer.end_id + 1) == b""
