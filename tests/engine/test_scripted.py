@@ -279,7 +279,7 @@ def test_a_reply_tells_what_the_engine_was_asked(tmp_path: Path) -> None:
     told, rest = json.JSONDecoder().raw_decode(answer(events))
     assert told == {
         "prompt": "<|im_start|>user\nhé<|im_end|>\n<|im_start|>assistant\n",
-        "prompt_tokens": 54,
+        "prompt_tokens": 53,
         "opens_in": "answer",
         "reasoning_apart": True,
         "choice": 0,
