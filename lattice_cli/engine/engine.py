@@ -78,8 +78,13 @@ class Engine:
         return row.finish("cancelled", self._clock())
 
     def step(self) -> list[Event]:
-        """One heartbeat: admit, advance, turn tokens into events."""
+        """One heartbeat: admit, or else advance and turn tokens into events.
+
+        A row's `Started` is said before its first chunk is read: a door may send headers meanwhile.
+        """
         self._admit()
+        if self._outbox:
+            return self._drain()
         for outcome in self._backend.advance(self._settings.prefill_chunk):
             self._take(outcome)
         for row in [row for row in self._scheduler.running.values() if row.fault is not None]:

@@ -54,6 +54,16 @@ def test_a_job_says_started_prefilled_pieces_finished() -> None:
     assert engine.ready_in_s() is None
 
 
+def test_started_is_said_before_the_first_chunk_is_read() -> None:
+    """A chunk may take seconds on a CPU; headers must not wait for it."""
+    backend = CountingBackend()
+    engine = engine_of(backend)
+    engine.add(job("a"))
+    assert engine.step() == [Started("a", 3)]
+    assert backend.read == {"a": 0}
+    assert engine.step() == [Prefilled("a", 3, 3)]
+
+
 def test_more_jobs_than_rows_wait_and_are_served_in_order() -> None:
     backend = CountingBackend()
     engine = engine_of(backend, max_rows=2)
@@ -77,7 +87,7 @@ def test_a_newcomer_of_another_length_waits_for_the_prefill_under_way() -> None:
     engine.add(job("short", prompt_tokens=4))
     engine.step()
     assert list(backend.rows) == ["long"]
-    for _ in range(4):
+    for _ in range(5):
         engine.step()
     assert list(backend.rows) == ["long", "short"]
 
