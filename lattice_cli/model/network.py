@@ -7,6 +7,7 @@ Thread: worker
 
 from __future__ import annotations
 
+import copy
 import importlib.metadata
 import json
 import re
@@ -109,9 +110,10 @@ def empty_network(file: Path, config: Fields, *, float32: bool = False) -> Any:
 
     `file` is named in errors. Raises: UnknownFormat, BrokenWeights.
     """
-    model_class, arguments_class = _text_classes(float32, dict(config))
+    own = copy.deepcopy(dict(config))  # mlx-lm fills nested fields in
+    model_class, arguments_class = _text_classes(float32, own)
     with translated(file):
-        return model_class(arguments_class.from_dict(dict(config)))
+        return model_class(arguments_class.from_dict(own))
 
 
 def build_checkpoint(
