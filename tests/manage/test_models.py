@@ -76,7 +76,7 @@ def test_the_table_names_what_is_here_then_what_is_not(
     assert out.splitlines()[5].endswith("lattice pull smollm2-135m (31 kB are here)")
     assert err == (
         f"empty: `{home.models / 'empty'}` is not a model folder: looked for `model.safetensors`, "
-        "`model.safetensors.index.json`, `model*.safetensors` and one `.gguf` file\n"
+        "`model.safetensors.index.json`, `model*.safetensors`, `*.q4` and one `.gguf` file\n"
     )
 
 
