@@ -16,6 +16,7 @@
     ├── InstallError                                               exit 3   back end, platform, driver
     ├── Overloaded                     429 server_busy
     ├── EngineUnavailable              503 engine_unavailable
+    │   └── EngineLost                                                      it will not come back
     ├── EngineFault                    500 internal_error
     └── BenchError                                                 exit 4
 
@@ -168,6 +169,10 @@ class EngineUnavailable(LatticeError):
     code = "engine_unavailable"
     status = 503
     retry_after_s = 2
+
+
+class EngineLost(EngineUnavailable):
+    """The engine has ended or is broken."""
 
 
 class EngineFault(LatticeError):

@@ -13,52 +13,59 @@ from typing import Any
 import falcon
 
 from lattice_cli.engine.worker import EngineWorker
-from lattice_cli.errors import LatticeError
+from lattice_cli.errors import EngineFault, LatticeError
 from lattice_cli.serve.exchange import Exchange
-from lattice_cli.serve.failures import ClientGone, envelope_bytes, of_framework, unexpected
+from lattice_cli.serve.failures import ClientGone, of_framework, unexpected
 from lattice_cli.serve.lines import AppLines
 from lattice_cli.serve.middleware import Visits
-from lattice_cli.serve.resources import Generation, Health, Models, Root
+from lattice_cli.serve.resources import Generation, Health, Models, Root, say
 from lattice_cli.serve.settings import ServeSettings
-from lattice_cli.serve.wire import dialects
+from lattice_cli.serve.wire import Wire, wire_named
 
 log = logging.getLogger("lattice.serve")
 
 App = falcon.App[falcon.Request, falcon.Response]
-READABLE = ("/v1/models", "/v1/models/{id}", "/health", "/")
+MODEL_PAGE = "/v1/models/{id}"
+READABLE = ("/v1/models", MODEL_PAGE, "/health", "/")
 
 
 def create_app(worker: EngineWorker, settings: ServeSettings, lines: AppLines) -> App:
     """The application over one worker, in whatever state that is."""
-    spoken = dialects()
-    routes = (*(f"POST {path}" for path in spoken), *(f"GET {path}" for path in READABLE))
+    wire = wire_named(settings.policy.wire)
+    spoken = wire.dialects()
+    readable = [path for path in READABLE if path != MODEL_PAGE or settings.policy.model_pages]
+    routes = (*(f"POST {path}" for path in spoken), *(f"GET {path}" for path in readable))
     exchange = Exchange(worker, settings)
-    models = Models(worker)
+    models = Models(worker, wire)
 
     app = falcon.App(middleware=[Visits(lines)])
     for path, dialect in spoken.items():
-        app.add_route(path, Generation(exchange, dialect, settings.max_body_bytes))
+        app.add_route(path, Generation(exchange, wire, dialect, settings.body_limit))
     app.add_route("/v1/models", models)
-    app.add_route("/v1/models/{model_id:path}", models, suffix="one")
-    app.add_route("/health", Health(worker))
-    app.add_route("/", Root((*spoken, *READABLE[:-1])))
-    _answer_failures(app, routes)
+    if settings.policy.model_pages:
+        app.add_route("/v1/models/{model_id:path}", models, suffix="one")
+    app.add_route("/health", Health(worker, wire))
+    app.add_route("/", Root((*spoken, *readable[:-1]), wire))
+    _answer_failures(app, routes, wire)
     return app
 
 
-def _answer_failures(app: App, routes: tuple[str, ...]) -> None:
-    """Every exception becomes the envelope; none reaches the web server."""
+def _answer_failures(app: App, routes: tuple[str, ...], wire: Wire) -> None:
+    """Every exception becomes a refusal in the words of the wire; none reaches the web server."""
 
     def ours(req: falcon.Request, resp: falcon.Response, error: LatticeError, params: Any) -> None:
-        resp.status = error.status
+        if isinstance(error, EngineFault):
+            log.warning("a reply failed: %s id=%s", error.message, req.context.visit.request_id)
+        refuse(resp, error)
+
+    def refuse(resp: falcon.Response, error: LatticeError) -> None:
         if error.retry_after_s is not None:
             resp.set_header("Retry-After", str(error.retry_after_s))
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = envelope_bytes(error)
+        say(resp, wire.refusal(error))
 
     def framework(req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, params: Any) -> None:
         resp.set_headers(error.headers or {})
-        ours(req, resp, of_framework(error, req.method, req.path, routes), params)
+        refuse(resp, of_framework(error, req.method, req.path, routes))
 
     def gone(req: falcon.Request, resp: falcon.Response, error: ClientGone, params: Any) -> None:
         log.info("the client left id=%s", req.context.visit.request_id)
@@ -66,7 +73,7 @@ def _answer_failures(app: App, routes: tuple[str, ...]) -> None:
 
     def others(req: falcon.Request, resp: falcon.Response, error: Exception, params: Any) -> None:
         log.error("a request failed id=%s", req.context.visit.request_id, exc_info=error)
-        ours(req, resp, unexpected(), params)
+        refuse(resp, unexpected())
 
     app.add_error_handler(Exception, others)
     app.add_error_handler(falcon.HTTPError, framework)

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from lattice_cli.settings import EngineSettings
 
 
+class PolicyName(StrEnum):
+    openai = "openai"
+    lattice_061 = "lattice-0.6.1"
+    lattice_050 = "lattice-0.5.0"
+
+
 class LogLevel(StrEnum):
     debug = "debug"
     info = "info"
@@ -58,9 +64,15 @@ def serve_command(
     port: Annotated[
         int, typer.Option(envvar="LATTICE_SERVE_PORT", min=0, max=65535, help="The port; 0 picks a free one.")
     ] = 11435,
+    policy: Annotated[
+        PolicyName, typer.Option(help="Whose manners to follow: OpenAI's, or a version of lattice_serve.")
+    ] = PolicyName.openai,
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="The most tokens of a reply whose request names no limit [default: what fits]."),
+        typer.Option(
+            min=1,
+            help="The most tokens of a reply whose request names no limit [default: what fits; 512 for lattice].",
+        ),
     ] = None,
     temperature: Annotated[
         float | None,
@@ -69,13 +81,27 @@ def serve_command(
     top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all tokens.")] = None,
     top_p: Annotated[float | None, typer.Option(max=1, callback=_above_zero, help="1 keeps all tokens.")] = None,
     repetition_penalty: Annotated[float | None, typer.Option(callback=_above_zero, help="1 is none.")] = None,
+    reasoning_budget: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Tokens after which thoughts are closed [default: none, as 0 is]."),
+    ] = None,
     context: Annotated[
         int | None, typer.Option(min=2, metavar="N", help="The context window in tokens [default: the model's].")
     ] = None,
     max_rows: Annotated[int, typer.Option(min=1, help="Replies made at once.")] = 8,
-    max_pending: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429.")] = 32,
-    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens read between two steps.")] = 512,
-    max_body: Annotated[int, typer.Option(min=1, max=1024, help="The largest request body, in MiB.")] = 16,
+    max_pending: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429 (lattice: 503).")] = 32,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 128 on a CPU, else 512].")
+    ] = None,
+    max_body: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=1024,
+            metavar="MIB",
+            help="The largest request body [default: 16; lattice-0.6.1: 1, 0.5.0: 2].",
+        ),
+    ] = None,
     drain_s: Annotated[
         float, typer.Option(min=0, callback=_finite, help="Seconds that running replies get to finish at the end.")
     ] = 5.0,
@@ -93,7 +119,8 @@ def serve_command(
     """Answer OpenAI clients over HTTP: /v1/chat/completions, /v1/models, /health."""
     from lattice_cli.console import configure_logging
     from lattice_cli.job import SamplingChoice
-    from lattice_cli.serve.settings import MEBIBYTE, ServeSettings
+    from lattice_cli.policy import MEBIBYTE, POLICIES
+    from lattice_cli.serve.settings import ServeSettings
     from lattice_cli.serve.supervisor import Ending
     from lattice_cli.settings import EngineSettings
 
@@ -104,7 +131,9 @@ def serve_command(
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
         max_tokens=max_tokens,
-        max_body_bytes=max_body * MEBIBYTE,
+        reasoning_budget=reasoning_budget or None,
+        policy=POLICIES[policy.value],
+        max_body_bytes=None if max_body is None else max_body * MEBIBYTE,
         log_prompts=log_prompts,
     )
     supervisor = _assemble(model, tokenizer_dir, host, port, engine, settings, Ending(drain_s, exit_on_broken))
@@ -123,11 +152,14 @@ def _assemble(
     """The socket first, so that a taken port is told before anything is loaded."""
     from lattice_cli.engine.open import OpenEngine, open_engine
     from lattice_cli.engine.worker import EngineWorker
+    from lattice_cli.errors import UsageError
     from lattice_cli.model.locate import find_model
     from lattice_cli.serve.app import create_app
+    from lattice_cli.serve.limits import check_budget
     from lattice_cli.serve.lines import AppLines
     from lattice_cli.serve.server import HttpServer, listen_on
     from lattice_cli.serve.supervisor import Supervisor
+    from lattice_cli.serve.wire import wire_named
     from lattice_cli.settings import read_home
 
     listener = listen_on(host, port)
@@ -135,10 +167,17 @@ def _assemble(
 
     def open_model() -> OpenEngine:
         """On the worker thread: a first use may download for minutes, while /health says `loading`."""
-        return open_engine(find_model(model, home), home, engine, tokenizer_dir=tokenizer_dir)
+        opened = open_engine(find_model(model, home), home, engine, tokenizer_dir=tokenizer_dir)
+        try:
+            check_budget(settings, opened.card)
+        except UsageError:
+            opened.close()
+            raise
+        return opened
 
     worker = EngineWorker(open_model, engine)
     answers = engine.max_rows + engine.max_pending
     app = create_app(worker, settings, lines)
-    server = HttpServer(app, listener, lines, answers=answers, max_body_bytes=settings.max_body_bytes)
+    wire = wire_named(settings.policy.wire)
+    server = HttpServer(app, listener, lines, answers=answers, max_body_bytes=settings.body_limit, wire=wire)
     return Supervisor(worker, server, lines, host=host, ending=ending)

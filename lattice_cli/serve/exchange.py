@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.worker import EngineWorker, State, Ticket, new_job_id
-from lattice_cli.errors import EngineUnavailable, LatticeError, ModelNotFound
-from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started
-from lattice_cli.job import Job, Limits, Prompt, Sampling, SamplingChoice, resolve_sampling
+from lattice_cli.errors import EngineLost, EngineUnavailable, LatticeError, ModelNotFound
+from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started, Timing, Usage
+from lattice_cli.job import Job, Prompt, Sampling, SamplingChoice, resolve_sampling
 from lattice_cli.model.card import ModelCard
-from lattice_cli.prompt.template import render_chat
-from lattice_cli.prompt.window import fits
+from lattice_cli.policy import Commit
+from lattice_cli.prompt.template import BARE_CHATML, render_chat
 from lattice_cli.serve import sse
 from lattice_cli.serve.failures import ClientGone, unexpected
+from lattice_cli.serve.limits import Window, limits_of
 from lattice_cli.serve.middleware import Visit
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Ask, Dialect, Frame, Voice
@@ -52,6 +54,8 @@ def ready_card(worker: EngineWorker) -> ModelCard:
         State.BROKEN: "the engine has failed and must be restarted",
     }
     state, card = worker.state, worker.card
+    if state in (State.BROKEN, State.STOPPED):
+        raise EngineLost(told[state])
     if card is None or state is not State.READY:
         raise EngineUnavailable(told.get(state, told[State.LOADING]))
     return card
@@ -65,6 +69,7 @@ class Exchange:
     ) -> None:
         self._worker = worker
         self._settings = settings
+        self._policy = settings.policy
         self._clock = clock
 
     def admit(self, dialect: Dialect, body: bytes, visit: Visit) -> Admitted:
@@ -75,7 +80,7 @@ class Exchange:
         ask = dialect.parse(body)
         visit.stream = ask.stream
         card = ready_card(self._worker)
-        if ask.model not in (None, card.served_id):
+        if ask.model not in (None, card.served_id) and not self._policy.any_model:
             raise ModelNotFound(
                 f"the model {json.dumps(str(ask.model)[:200])} is not served here",
                 param="model",
@@ -83,26 +88,30 @@ class Exchange:
             )
         if ask.ignored:
             log.warning("fields that nobody knows: %s id=%s", ", ".join(ask.ignored), visit.request_id)
+        if self._policy.bare_chatml:
+            card = replace(card, chat_template=BARE_CHATML)
         prompt = render_chat(card, ask.turns)
         if self._settings.log_prompts:
             log.info("prompt %s id=%s", json.dumps(prompt.text), visit.request_id)
         jobs = self._jobs(ask, card, prompt)
-        ticket = self._worker.submit(jobs)
+        ticket = self._worker.submit(jobs) if jobs[0].limits.max_tokens else _nothing_said(jobs)
         choice_of = {job.id: job.choice for job in jobs}
-        return Admitted(ask, dialect.voice(ask, card.served_id), ticket, choice_of, visit)
+        return Admitted(
+            ask, dialect.voice(ask, card.served_id if ask.model is None else ask.model), ticket, choice_of, visit
+        )
 
     def _jobs(self, ask: Ask, card: ModelCard, prompt: Prompt) -> list[Job]:
-        settings = self._settings
-        limits = Limits(
-            max_tokens=fits(card.context_tokens, len(prompt.ids), ask.max_tokens, settings.max_tokens), stop=ask.stop
-        )
+        settings, policy = self._settings, self._policy
+        limits = limits_of(ask, settings, Window(card.context_tokens, len(prompt.ids), thinks=card.think is not None))
         sampling = resolve_sampling(
             ask.sampling,
             settings.sampling,
-            card.sampling if settings.policy.model_defaults else SamplingChoice(),
-            floor=Sampling(repetition_penalty=settings.policy.repetition_penalty),
+            card.sampling if policy.model_defaults else SamplingChoice(),
+            floor=Sampling(repetition_penalty=policy.repetition_penalty),
         )
-        return [Job(new_job_id(), prompt, sampling, limits, choice=choice) for choice in range(ask.choices)]
+        return [
+            Job(new_job_id(), prompt, sampling, limits, choice, policy.reasoning_apart) for choice in range(ask.choices)
+        ]
 
     # The one loop.
 
@@ -142,24 +151,39 @@ class Exchange:
     def stream(self, admitted: Admitted) -> Generator[bytes, None, None]:
         """Wait until the status is sure to be 200, then give the stream that goes on from there.
 
-        Sure is the engine's first event, or `commit_s` without one.
-
         Raises: ClientGone, or an error that came before.
         """
         heard = self._heard(admitted)
-        until_s = self._clock() + self._settings.commit_s
-        first = None
-        for first in heard:
-            if first is not None or self._clock() >= until_s:
-                break
-        return self._told(admitted, first, heard)
+        return self._told(admitted, chain(self._before_commit(heard), heard))
 
-    def _told(
-        self, admitted: Admitted, first: Event | None, heard: Iterator[Event | None]
-    ) -> Generator[bytes, None, None]:
+    def _before_commit(self, heard: Iterator[Event | None]) -> list[Event | None]:
+        """Listen as long as the policy waits with the status."""
+        match self._policy.commit:
+            case Commit.AT_ONCE:
+                return []
+            case Commit.SOON:
+                return self._first(heard, (Started, Finished), self._settings.commit_s)
+            case Commit.FIRST_TOKEN:
+                return self._first(heard, (Piece, Finished), math.inf)
+
+    def _first(
+        self, heard: Iterator[Event | None], wanted: tuple[type[Event], ...], patience_s: float
+    ) -> list[Event | None]:
+        """What came up to the first `wanted` event; None at the end when patience did."""
+        until_s = self._clock() + patience_s
+        before: list[Event | None] = []
+        for event in heard:
+            over = self._clock() >= until_s
+            if event is not None or over:
+                before.append(event)
+            if isinstance(event, wanted) or over:
+                break
+        return before
+
+    def _told(self, admitted: Admitted, events: Iterable[Event | None]) -> Generator[bytes, None, None]:
         """From the first byte on every end is told in the stream itself."""
         try:
-            yield from self._spoken(admitted, chain((first,), heard))
+            yield from self._spoken(admitted, events)
         except ClientGone:
             log.info("the client left id=%s", admitted.visit.request_id)
         except GeneratorExit:
@@ -167,15 +191,22 @@ class Exchange:
             raise
         except LatticeError as error:
             log.warning("a stream ended early: %s id=%s", error.message, admitted.visit.request_id)
-            yield sse.encode(admitted.voice.fault(error))
+            yield self._faulted(admitted, error)
         except Exception:
             log.exception("a stream failed id=%s", admitted.visit.request_id)
-            yield sse.encode(admitted.voice.fault(unexpected()))
+            yield self._faulted(admitted, unexpected())
+
+    def _faulted(self, admitted: Admitted, error: LatticeError) -> bytes:
+        admitted.visit.tokens = self._policy.failed_tokens
+        return sse.encode(admitted.voice.fault(error))
 
     def _spoken(self, admitted: Admitted, events: Iterable[Event | None]) -> Generator[bytes, None, None]:
         """Something at least every `keepalive_s`, and at once when there is no event to begin with."""
         finished: list[Finished] = []
         sent_s = self._clock() - self._settings.keepalive_s
+        if beginning := sse.encode(admitted.voice.begin()):
+            yield beginning
+            sent_s = self._clock()
         for event in events:
             if isinstance(event, Finished):
                 finished.append(event)
@@ -199,6 +230,14 @@ def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
             return admitted.voice.close(admitted.choice_of[event.job_id], event)
         case None | Prefilled() | Failed():
             return ()
+
+
+def _nothing_said(jobs: Sequence[Job]) -> Ticket:
+    """The events of replies that must be empty; no engine is asked."""
+    ticket = Ticket(jobs, send=lambda message: None)
+    for job in jobs:
+        ticket.deliver(Finished(job.id, "length", Usage(prompt_tokens=len(job.prompt.ids)), Timing()))
+    return ticket
 
 
 def _tokens(finished: list[Finished]) -> int:

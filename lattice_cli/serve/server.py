@@ -27,10 +27,11 @@ from waitress.task import ErrorTask, ThreadedTaskDispatcher
 from waitress.utilities import RequestEntityTooLarge
 
 from lattice_cli.errors import BadRequest, LatticeError
-from lattice_cli.serve.failures import envelope_bytes, unexpected
+from lattice_cli.serve.failures import unexpected
 from lattice_cli.serve.lines import AppLines
 from lattice_cli.serve.middleware import Visit, request_id_of
-from lattice_cli.serve.resources import too_large
+from lattice_cli.serve.wire import Wire
+from lattice_cli.serve.wire.openai import OpenAi
 
 log = logging.getLogger("lattice.serve")
 
@@ -109,7 +110,7 @@ RAW_PER_BODY = 8
 
 
 class RefusalTask(ErrorTask):
-    """An answer of waitress's own (413, 400, 431, 501) in our envelope, with our line."""
+    """An answer of waitress's own (413, 400, 431, 501) in the words of the wire, with our line."""
 
     def execute(self) -> None:
         server: Any = self.channel.server
@@ -118,20 +119,22 @@ class RefusalTask(ErrorTask):
         visit = Visit(
             server.lines, request_id_of(None), getattr(request, "command", "-"), getattr(request, "path", "-")[:200]
         )
-        body = envelope_bytes(error)
-        self.status = f"{error.status} {request.error.reason}"
-        self.content_length = len(body)
-        self.response_headers = [("Content-Type", "application/json"), ("X-Request-Id", visit.request_id)]
+        page = server.wire.refusal(error)
+        self.status = f"{page.status} {request.error.reason}"
+        self.content_length = len(page.body)
+        self.response_headers = [("Content-Type", page.media_type), ("X-Request-Id", visit.request_id)]
         self.set_close_on_finish()
         channel: Any = self.channel
         channel.linger = True
-        self.write(body)
-        visit.status = error.status
+        self.write(page.body)
+        visit.status = page.status
         visit.close()
 
     def _translated(self, refused: Any) -> LatticeError:
         if refused.code == 413:
-            return too_large(self.channel.adj.max_request_body_size // RAW_PER_BODY)
+            server: Any = self.channel.server
+            wire: Wire = server.wire
+            return wire.too_large(self.channel.adj.max_request_body_size // RAW_PER_BODY)
         if refused.code >= 500 and refused.code != 501:
             return unexpected()
         told = {431: "the headers are too large", 501: "this transfer encoding is not supported"}
@@ -176,6 +179,7 @@ class Listener(TcpWSGIServer):
 
     channel_class = Channel
     lines: AppLines
+    wire: Wire
 
     def handle_error(self) -> None:
         log.exception("a connection could not be accepted")
@@ -185,9 +189,16 @@ class HttpServer:
     """Serves an application on a bound socket, on a thread of its own."""
 
     def __init__(
-        self, app: Any, listener: socket.socket, lines: AppLines, *, answers: int, max_body_bytes: int
+        self,
+        app: Any,
+        listener: socket.socket,
+        lines: AppLines,
+        *,
+        answers: int,
+        max_body_bytes: int,
+        wire: Wire | None = None,
     ) -> None:
-        """`answers` are the most that can be under way at once."""
+        """`answers` are the most that can be under way at once; `wire` is how refusals are spelled."""
         adjustments = Adjustments(
             sockets=[listener],
             threads=answers + SPARE_THREADS,
@@ -216,6 +227,7 @@ class HttpServer:
             bind_socket=False,
         )
         self._server.lines = lines
+        self._server.wire = wire or OpenAi()
         self._thread = threading.Thread(target=self._run, name="lattice-http", daemon=True)
         self._stopping = False
         self.on_end: Callable[[], None] | None = None

@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from lattice_cli.job import SamplingChoice
 from lattice_cli.policy import OPENAI, Policy
 
-MEBIBYTE = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """`sampling` and `max_tokens` hold what flags or environment named, None where nobody did.
+    """`sampling`, `max_tokens`, `reasoning_budget` and `max_body_bytes` hold what flags or environment named, None
+    where nobody did and the policy decides.
 
     `commit_s`: how long a stream's status waits for the engine's first event before it is 200 all the
     same; `keepalive_s`: the longest silence on an open stream; `poll_s`: how often a waiting request
@@ -24,9 +23,15 @@ class ServeSettings:
 
     sampling: SamplingChoice = field(default_factory=SamplingChoice)
     max_tokens: int | None = None
+    reasoning_budget: int | None = None
     policy: Policy = OPENAI
-    max_body_bytes: int = 16 * MEBIBYTE
+    max_body_bytes: int | None = None
     commit_s: float = 2.0
     keepalive_s: float = 5.0
     poll_s: float = 0.05
     log_prompts: bool = False
+
+    @property
+    def body_limit(self) -> int:
+        """The largest body that is read, in bytes."""
+        return self.policy.max_body_bytes if self.max_body_bytes is None else self.max_body_bytes

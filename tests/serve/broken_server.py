@@ -33,7 +33,7 @@ def main() -> int:
     worker = EngineWorker(lambda: OpenEngine(card, Engine(card, backend, engine)), engine)
     lines = AppLines.on_stdout()
     app = create_app(worker, settings, lines)
-    server = HttpServer(app, listen_on("127.0.0.1", 0), lines, answers=40, max_body_bytes=settings.max_body_bytes)
+    server = HttpServer(app, listen_on("127.0.0.1", 0), lines, answers=40, max_body_bytes=settings.body_limit)
     ending = Ending(on_broken="--exit-on-broken" in sys.argv)
     try:
         Supervisor(worker, server, lines, host="127.0.0.1", ending=ending).run()

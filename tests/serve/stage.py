@@ -29,6 +29,7 @@ from lattice_cli.serve.app import create_app
 from lattice_cli.serve.lines import AppLines
 from lattice_cli.serve.server import HttpServer, listen_on
 from lattice_cli.serve.settings import ServeSettings
+from lattice_cli.serve.wire import wire_named
 from lattice_cli.settings import EngineSettings, read_home
 
 PATH = "/v1/chat/completions"
@@ -165,7 +166,8 @@ def served(
             listener,
             AppLines(descriptor),
             answers=engine.max_rows + engine.max_pending,
-            max_body_bytes=settings.max_body_bytes,
+            max_body_bytes=settings.body_limit,
+            wire=wire_named(settings.policy.wire),
         )
         server.start()
         try:

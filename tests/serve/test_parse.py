@@ -209,7 +209,6 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
             "top_logprobs": 5,
             "logit_bias": {"999999999": 5},
             "reasoning_effort": "low",
-            "reasoning_budget": 10,
             "modalities": ["audio"],
             "audio": {},
             "prediction": {},

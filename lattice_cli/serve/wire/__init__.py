@@ -1,4 +1,5 @@
-"""One file per wire dialect, and the table path -> dialect. Knows no web framework and no loop over events.
+"""How requests and answers are spelled: a `Wire` for each family of manners, with its dialects by path. Knows no web
+framework and no loop over events.
 
 A dialect reads a body into an `Ask` and, for each answer, makes a `Voice` that spells events as frames.
 
@@ -7,7 +8,7 @@ Thread: any
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 class Ask:
     """What a body means, before a template has seen it.
 
-    `model` None is the served one; `max_tokens` None is what fits; `choices` replies are made of one
-    prompt; `ignored` are fields that nobody knows, by their cleaned names.
+    `model` None is the served one; `max_tokens` None is what fits; `reasoning_budget` None is the server's;
+    `choices` replies are made of one prompt; `ignored` are fields that nobody knows, by their cleaned names.
     """
 
     turns: tuple[Turn, ...]
     model: str | None = None
     sampling: SamplingChoice = SamplingChoice()
     max_tokens: int | None = None
+    reasoning_budget: int | None = None
     stop: tuple[str, ...] = ()
     choices: int = 1
     stream: bool = False
@@ -46,8 +48,19 @@ class Frame(NamedTuple):
     event: str | None = None
 
 
+class Page(NamedTuple):
+    """An answer in one piece that needs no engine."""
+
+    status: int
+    media_type: str
+    body: bytes
+
+
 class Voice(Protocol):
     """One answer being told; `choice` is the index of a reply within it."""
+
+    def begin(self) -> Sequence[Frame]:
+        """The stream is under way, whether or not a reply has begun."""
 
     def open(self, choice: int) -> Sequence[Frame]:
         """The reply has begun."""
@@ -78,8 +91,36 @@ class Dialect(Protocol):
         """A new answer, with an id of its own, from the model of that name."""
 
 
-def dialects() -> dict[str, Dialect]:
-    """Path -> dialect: the whole of what POST serves."""
-    from lattice_cli.serve.wire.chat import ChatDialect
+class Wire(Protocol):
+    """All that is spelled in one way under one policy."""
 
-    return {"/v1/chat/completions": ChatDialect()}
+    def dialects(self) -> Mapping[str, Dialect]:
+        """Path -> dialect: the whole of what POST serves."""
+
+    def check_head(self, media_type: str | None, encoding: str | None, length: int | None) -> None:
+        """Whether a body sent so is read at all. Raises: LatticeError."""
+
+    def too_large(self, max_bytes: int) -> LatticeError:
+        """What is said of a body over the limit."""
+
+    def refusal(self, error: LatticeError) -> Page:
+        """Any failure, on any path."""
+
+    def health(self, state: str, *, ready: bool) -> Page:
+        """Whether a request would be answered; `state` is a word for it."""
+
+    def root(self, endpoints: Sequence[str]) -> Page:
+        """What this is."""
+
+    def models(self, served_id: str, started_s: int) -> Page:
+        """The list of the one model that is served since `started_s` (Unix time)."""
+
+
+def wire_named(name: str) -> Wire:
+    """The wire of a policy; see `Policy.wire`."""
+    from lattice_cli.serve.wire.lattice_050 import Lattice050
+    from lattice_cli.serve.wire.lattice_061 import Lattice061
+    from lattice_cli.serve.wire.openai import OpenAi
+
+    wires: dict[str, type[Wire]] = {"openai": OpenAi, "lattice-0.6.1": Lattice061, "lattice-0.5.0": Lattice050}
+    return wires[name]()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 LATER_ROLES = ("tool", "function")
+MOST_PARTS = 1024
 DONE = Frame(b"[DONE]")
 DELTA_KEYS = {Channel.ANSWER: b"content", Channel.REASONING: b"reasoning_content"}
 
@@ -72,6 +73,7 @@ class ChatDialect:
     def parse(self, body: bytes) -> Ask:
         said = read_object(body)
         refuse_unsupported(said)
+        _refuse_many_parts(said)
         fields = read_fields(said, ChatFields)
         if fields.stream_options is not None and not fields.stream:
             raise InvalidField("`stream_options` needs `stream` to be true", param="stream_options")
@@ -80,6 +82,7 @@ class ChatDialect:
             model=None if fields.model in ("", "default") else fields.model,
             sampling=sampling_of(fields),
             max_tokens=max_tokens_of(fields),
+            reasoning_budget=fields.reasoning_budget,
             stop=stops_of(fields),
             choices=fields.n or 1,
             stream=bool(fields.stream),
@@ -89,6 +92,18 @@ class ChatDialect:
 
     def voice(self, ask: Ask, model: str) -> ChatVoice:
         return ChatVoice(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model, include_usage=ask.include_usage)
+
+
+def _refuse_many_parts(said: Mapping[str, Any]) -> None:
+    """Before anything is made of them. What is no message at all is told by the reading proper."""
+    messages = said.get("messages")
+    for index, message in enumerate(messages if isinstance(messages, list) else ()):
+        content = message.get("content") if isinstance(message, dict) else None
+        if isinstance(content, list) and len(content) > MOST_PARTS:
+            place = f"messages[{index}].content"
+            raise InvalidField(
+                f"`{place}` has more than {MOST_PARTS} parts", param=place, code="content_part_limit_exceeded"
+            )
 
 
 def _turns(messages: Sequence[Message] | None) -> tuple[Turn, ...]:
@@ -141,6 +156,9 @@ class ChatVoice:
         self._include_usage = include_usage
         # PERF: a chunk is made by joining bytes; only its text is encoded anew (1 us, against 6 for the whole dict).
         self._before = _compact({**self._head, "object": "chat.completion.chunk"})[:-1]
+
+    def begin(self) -> list[Frame]:
+        return []
 
     def open(self, choice: int) -> list[Frame]:
         return [self._delta(choice, b'{"role":"assistant"}')]

@@ -120,7 +120,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "enable_thinking": (),
     "frequency_context_size": (),
     "presence_context_size": (),
-    "reasoning_budget": (0,),
     "repetition_context_size": (),
     "role_mapping": (),
     "thinking": (),

@@ -41,6 +41,7 @@ class SharedFields(msgspec.Struct):
     max_new_tokens: int | None = None
     n_predict: int | None = None
     num_predict: int | None = None
+    reasoning_budget: Annotated[int, Meta(ge=0)] | None = None
     stop: str | list[str] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
