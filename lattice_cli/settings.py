@@ -52,10 +52,11 @@ def read_home(env: Mapping[str, str] = os.environ) -> Home:
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """`max_rows` jobs run at once and `max_pending` more may wait; `prefill_chunk` tokens, over all
-    rows, are read between two steps; `context_tokens` lowers the model's window.
+    rows, are read between two steps (None: what suits the device); `context_tokens` lowers the
+    model's window.
     """
 
     max_rows: int = 8
     max_pending: int = 32
-    prefill_chunk: int = 512
+    prefill_chunk: int | None = None
     context_tokens: int | None = None

@@ -1,4 +1,4 @@
-"""`lattice bench speed` and `lattice bench load`: options in, a measurement, a report out.
+"""`lattice bench speed`, `load` and `parity`: options in, a measurement or a comparison, a report out.
 
 Thread: any
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 bench_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure: the engine in this process (speed), or any OpenAI-compatible server (load).",
+    help="Measure the engine in this process (speed) or any OpenAI-compatible server (load); compare (parity).",
 )
 
 PromptTokens = Annotated[int, typer.Option(min=1, help="Length of the prompt, in tokens")]
@@ -36,7 +37,9 @@ def speed(
     trials: Annotated[int, typer.Option(min=1, help="Trials that count")] = 5,
     warmups: Warmups = 1,
     seed: Annotated[int, typer.Option(min=0, help="Changes how the prompts begin")] = 0,
-    prefill_chunk: Annotated[int, typer.Option(min=1, help="Prompt tokens read between two steps")] = 512,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 128 on a CPU, else 512]")
+    ] = None,
 ) -> None:
     """Prefill and decode speed of the engine itself, without HTTP.
 
@@ -123,6 +126,37 @@ def load(
     if result.misses:
         total = len(result.misses) + len(result.answers)
         raise BenchError(f"{len(result.misses)} of {total} requests failed")
+
+
+@bench_app.command()
+def parity(
+    suite: Annotated[str | None, typer.Option(help="One suite [default: all]")] = None,
+    case: Annotated[str | None, typer.Option(help="The cases of that name")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask this server [default: servers it starts itself]")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Tables to stderr, one JSON document to stdout")] = False,
+    every_case: Annotated[bool, typer.Option("--verbose", help="List the cases that agree too")] = False,
+    fixtures: Annotated[
+        Path | None, typer.Option(exists=True, file_okay=False, help="The fixtures [default: the checkout's]")
+    ] = None,
+) -> None:
+    """Replay the recorded contracts of both seeds and our own over real sockets, and tiny models with golden numbers.
+
+    Suites: lattice-0.5.0, lattice-0.6.1, openai, models, greedy. The exit status is 4 when a case differs. With
+    --url the cases that need a script, a policy or flags are skipped and counted.
+    """
+    from lattice_cli.bench import machine, parity_report
+    from lattice_cli.bench.parity_suites import ParityPlan, run_parity
+    from lattice_cli.errors import BenchError
+
+    began_s = time.monotonic()
+    verdicts = run_parity(ParityPlan(suite, case, url, fixtures))
+    parity_report.show(verdicts, to_stderr=json, every_case=every_case)
+    parity_report.footnotes(verdicts)
+    if json:
+        seconds = time.monotonic() - began_s
+        parity_report.write(parity_report.record(verdicts, _command(), machine.versions(), seconds))
+    if differ := sum(verdict.word == "differs" for verdict in verdicts):
+        raise BenchError(f"{differ} of {len(verdicts)} cases differ")
 
 
 def _command(secret: str | None = None) -> str:

@@ -8,7 +8,7 @@ Thread: worker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,8 +40,8 @@ class Backend(Protocol):
     def insert(self, row: Row) -> None:
         """Take a row in; its prompt and emitted ids are read by the coming `advance` calls. Cheap."""
 
-    def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
-        """One step: a token for each decoding row, then at most `prefill_tokens` prompt tokens over all rows."""
+    def advance(self) -> list[Progress | Emitted]:
+        """One step: a token for each decoding row, then one chunk of prompt over all rows in prefill."""
 
     def remove(self, job_ids: Sequence[str]) -> None:
         """Forget rows at once; the others go on undisturbed. Unknown ids are ignored."""
@@ -60,10 +60,14 @@ class MlxBackend:
     """A batch of rows on an mlx-lm model.
 
     One forward pass a step for all decoding rows, and one chunk for the rows in prefill. A row's random
-    numbers come from (seed, choice, position), so its company changes nothing beyond float error.
+    numbers come from (seed, choice, position), so its company changes nothing beyond float error. A chunk is
+    `prefill_chunk` tokens over all rows. `before_step` is called before each step, on the worker thread.
     """
 
-    def __init__(self, network: Any, max_rows: int, prefill_chunk: int) -> None:
+    def __init__(
+        self, network: Any, max_rows: int, prefill_chunk: int, before_step: Callable[[], None] = lambda: None
+    ) -> None:
+        self._before_step = before_step
         self._network = network
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
@@ -97,9 +101,10 @@ class MlxBackend:
         self._uids[uid] = row.job.id
         self._prefilling.add(row.job.id)
 
-    def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
-        # PERF: a chunk is rows x step padded to the longest, so the step shrinks as rows join (house.md 4.2).
-        step = max(1, min(self._prefill_chunk, prefill_tokens) // max(1, len(self._prefilling)))
+    def advance(self) -> list[Progress | Emitted]:
+        self._before_step()
+        # PERF: a chunk is rows x step padded to the longest, so the step shrinks as rows join (house.md 4.3).
+        step = max(1, self._prefill_chunk // max(1, len(self._prefilling)))
         self._generator.prefill_step_size = step
         prompts, tokens = self._generator.next()
         outcomes: list[Progress | Emitted] = [Emitted(self._uids[token.uid], token.token) for token in tokens]

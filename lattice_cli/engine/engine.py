@@ -44,7 +44,6 @@ class Engine:
     ) -> None:
         self._card = card
         self._backend = backend
-        self._settings = settings
         self._clock = clock
         self._scheduler = Scheduler(settings.max_rows)
         self._outbox: list[Event] = []
@@ -85,7 +84,7 @@ class Engine:
         self._admit()
         if self._outbox:
             return self._drain()
-        for outcome in self._backend.advance(self._settings.prefill_chunk):
+        for outcome in self._backend.advance():
             self._take(outcome)
         for row in [row for row in self._scheduler.running.values() if row.fault is not None]:
             self._fail(row)
@@ -136,7 +135,7 @@ class Engine:
         try:
             self._backend.insert(probe)
             for _ in range(CANARY_STEPS):
-                if any(isinstance(outcome, Emitted) for outcome in self._backend.advance(self._settings.prefill_chunk)):
+                if any(isinstance(outcome, Emitted) for outcome in self._backend.advance()):
                     return True
             return False
         finally:

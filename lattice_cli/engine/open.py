@@ -13,6 +13,10 @@ from lattice_cli.engine.engine import Engine
 from lattice_cli.model.card import ModelCard, ModelSource
 from lattice_cli.settings import EngineSettings, Home
 
+# PERF: on a CPU (by `True`) attention over a chunk costs chunk x context exponentials, so short chunks read
+# smollm2-135m's prompt of 430 tokens 8% faster than one of 512, and a cancel is heard four times as often.
+CHUNK_TOKENS = {True: 128, False: 512}
+
 
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
@@ -48,7 +52,7 @@ def open_engine(
 def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tokenizer_dir: Path | None) -> OpenEngine:
     from lattice_cli.kernels import blas, platform
 
-    blas.preload(home)
+    products = blas.preload(home)
     platform.check_platform()
     import mlx.core as mx
 
@@ -58,7 +62,8 @@ def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tok
     # UPSTREAM: a thread that used mlx 0.32 and did not clear its streams aborts the process at exit (status 134).
     try:
         loaded = load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
-        backend = MlxBackend(loaded.network, settings.max_rows, settings.prefill_chunk)
+        chunk = settings.prefill_chunk or CHUNK_TOKENS[platform.backend_name() == "cpu"]
+        backend = MlxBackend(loaded.network, settings.max_rows, chunk, products.fit_threads)
     except BaseException:
         mx.clear_streams()
         raise

@@ -167,7 +167,7 @@ class ScriptedBackend:
         due_s = self._clock() + reply.prefill_ms / 1000
         self._playing[row.job.id] = _Playing(row, reply, ids, len(row.emitted), due_s, row.budget())
 
-    def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
+    def advance(self) -> list[Progress | Emitted]:
         now_s = self._clock()
         outcomes: list[Progress | Emitted] = []
         for playing in self._playing.values():

@@ -20,7 +20,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from lattice_cli.errors import UsageError
 from lattice_cli.kernels.limits import usable_cores
 from lattice_cli.kernels.machine import installed_backends
 from lattice_cli.kernels.shared_library import load_globally
+from lattice_cli.kernels.threads import BlasThreads, shows_our_cores
 from lattice_cli.settings import Home
 
 log = logging.getLogger("lattice.kernels")
@@ -46,17 +47,23 @@ _SYSTEM_PATTERNS = (
 @dataclass(frozen=True, slots=True)
 class BlasReport:
     """`name`: "OpenBLAS" and such, "reference" for the wheel's own, "platform" where we do not choose.
-    `reason` is a sentence: why this one.
+    `reason` is a sentence: why this one. `threads` is None where their number is not ours to choose.
     """
 
     name: str
     path: Path | None
     reason: str
+    threads: BlasThreads | None = field(default=None, compare=False, repr=False)
 
     @property
     def slow(self) -> bool:
         """Whether matrix products run on the wheel's reference BLAS."""
         return self.name == "reference"
+
+    def fit_threads(self) -> None:
+        """Use the cores that are free now; cheap, for a call before each step."""
+        if self.threads is not None:
+            self.threads.fit()
 
 
 def preload(home: Home) -> BlasReport:
@@ -86,22 +93,22 @@ def _preload(choice: str | None) -> BlasReport:
 def preload_choice(choice: str) -> BlasReport:
     """Load the library at a path. Raises: UsageError."""
     path = Path(choice).expanduser()
-    fault = load_library(path)
-    if fault:
+    library = load_library(path)
+    if isinstance(library, str):
         raise UsageError(
-            f"`LATTICE_BLAS` is `{choice}`, {fault}",
+            f"`LATTICE_BLAS` is `{choice}`, {library}",
             param="LATTICE_BLAS",
             hint="give the path of an OpenBLAS library, `none` for mlx's own, or leave it unset",
         )
-    return BlasReport(_library_name(path), path, "named by `LATTICE_BLAS`")
+    return _report(path, library, "named by `LATTICE_BLAS`")
 
 
 def _load_found() -> BlasReport:
     for path, reason in candidates():
-        fault = load_library(path)
-        if not fault:
-            return BlasReport(_library_name(path), path, reason)
-        log.info("BLAS: `%s` passed over, %s", path, fault)
+        library = load_library(path)
+        if not isinstance(library, str):
+            return _report(path, library, reason)
+        log.info("BLAS: `%s` passed over, %s", path, library)
     return BlasReport("reference", None, "no OpenBLAS was found")
 
 
@@ -126,36 +133,25 @@ def how_to_get() -> str:
     return "install the system's OpenBLAS, e.g. `sudo apt install libopenblas0-pthread`"
 
 
-def load_library(path: Path) -> str | None:
-    """Bind mlx's matrix products to a library; None when done, else what is wrong, as the end of a sentence."""
-    library = load_globally(path, _SYMBOL)
-    if isinstance(library, str):
-        return library
-    _set_threads(library)
-    return None
+def load_library(path: Path) -> ctypes.CDLL | str:
+    """Bind mlx's matrix products to a library; where that fails what is wrong, as the end of a sentence."""
+    return load_globally(path, _SYMBOL)
 
 
-def worker_threads(cores: int) -> int:
-    """How many threads multiply: all cores but one.
-
-    PERF: OpenBLAS's threads wait for each other by spinning, 200 times a token, so one core shared with
-    anything else (our own HTTP threads too) stalls them all. smollm2-135m on 2 cores, decode and prefill
-    in tok/s: 2 threads 20 and 350 when the machine is idle, 1-6 and 20-120 beside one busy process;
-    1 thread 15 and 250, beside it 13 and 240. `OPENBLAS_NUM_THREADS` overrides.
-    """
-    return max(1, cores - 1)
+def _report(path: Path, library: ctypes.CDLL, reason: str) -> BlasReport:
+    name = "OpenBLAS" if "openblas" in str(path.resolve()).lower() else path.name
+    return BlasReport(name, path, reason, _threads(library))
 
 
-def _set_threads(library: ctypes.CDLL) -> None:
+def _threads(library: ctypes.CDLL) -> BlasThreads | None:
     """OpenBLAS itself would take every core the affinity allows, and heeds no container's quota."""
-    if os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS"):
-        return
-    if hasattr(library, "openblas_set_num_threads"):
-        library.openblas_set_num_threads(ctypes.c_int(worker_threads(usable_cores())))
-
-
-def _library_name(path: Path) -> str:
-    return "OpenBLAS" if "openblas" in str(path.resolve()).lower() else path.name
+    named = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
+    if named or not hasattr(library, "openblas_set_num_threads"):
+        return None
+    cores = usable_cores()
+    if shows_our_cores(cores):
+        return BlasThreads(library, cores)
+    return BlasThreads(library, max(1, cores - 1), others=lambda: 0)
 
 
 def measure_gflops(budget_s: float = 0.2, size: int = 512) -> float:

@@ -24,7 +24,7 @@ class Clock:
 
 
 class CountingBackend:
-    """Row of prompt length p emits p + 1, p + 2, ... (as characters); reads `prefill_tokens` a step.
+    """Row of prompt length p emits p + 1, p + 2, ... (as characters); reads `prefill_chunk` tokens a step.
 
     `faults(rows)` is asked at each step with the rows in the batch: an exception it returns is raised.
     """
@@ -36,13 +36,14 @@ class CountingBackend:
         self.spoilt = False
         self.inserted: list[str] = []
         self.closed = False
+        self.prefill_chunk = 512
 
     def insert(self, row: Row) -> None:
         self.rows[row.job.id] = row
         self.read[row.job.id] = 0
         self.inserted.append(row.job.id)
 
-    def advance(self, prefill_tokens: int) -> list[Progress | Emitted]:
+    def advance(self) -> list[Progress | Emitted]:
         fault = self._faults(list(self.rows.values()))
         if fault is not None:
             self.spoilt = True
@@ -51,7 +52,7 @@ class CountingBackend:
         for job_id, row in self.rows.items():
             total = len(row.ids)
             if self.read[job_id] < total and not row.ended:
-                self.read[job_id] = min(total, self.read[job_id] + prefill_tokens)
+                self.read[job_id] = min(total, self.read[job_id] + self.prefill_chunk)
                 outcomes.append(Progress(job_id, self.read[job_id], total))
             else:
                 outcomes.append(Emitted(job_id, ord("!") if self.spoilt else total + 64))

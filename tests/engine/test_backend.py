@@ -65,7 +65,7 @@ JOBS = (
 
 
 def run(network: Any, *jobs: Job, chunk: int = 32, card: ModelCard = CARD) -> list[Event]:
-    engine = Engine(card, MlxBackend(network, 8, chunk), EngineSettings(prefill_chunk=chunk))
+    engine = Engine(card, MlxBackend(network, 8, chunk), EngineSettings())
     for each in jobs:
         engine.add(each)
     events: list[Event] = []
@@ -110,7 +110,7 @@ def test_a_prompt_of_one_token_is_a_prompt(network: Any) -> None:
 @pytest.mark.parametrize("steps", [1, 2, 3, 6])
 def test_cancelling_in_prefill_or_decode_leaves_the_others_exact(network: Any, steps: int) -> None:
     alone = text_of(run(network, JOBS[1]), "drawn")
-    engine = Engine(CARD, MlxBackend(network, 8, 16), EngineSettings(prefill_chunk=16))
+    engine = Engine(CARD, MlxBackend(network, 8, 16), EngineSettings())
     engine.add(job("gone", range(60), GREEDY, max_tokens=100))
     engine.add(JOBS[1])
     events: list[Event] = []
@@ -125,7 +125,7 @@ def test_cancelling_in_prefill_or_decode_leaves_the_others_exact(network: Any, s
 
 def test_rows_come_and_go_while_others_run(network: Any) -> None:
     alone = {each.id: text_of(run(network, each), each.id) for each in JOBS}
-    engine = Engine(CARD, MlxBackend(network, 2, 16), EngineSettings(max_rows=2, prefill_chunk=16))
+    engine = Engine(CARD, MlxBackend(network, 2, 16), EngineSettings(max_rows=2))
     events: list[Event] = []
     for each in JOBS:
         engine.add(each)

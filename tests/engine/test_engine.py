@@ -21,7 +21,8 @@ pytestmark = pytest.mark.pure
 
 
 def engine_of(backend: CountingBackend, max_rows: int = 8, prefill_chunk: int = 512) -> Engine:
-    return Engine(LETTERS, backend, EngineSettings(max_rows=max_rows, prefill_chunk=prefill_chunk), clock=Clock())
+    backend.prefill_chunk = prefill_chunk
+    return Engine(LETTERS, backend, EngineSettings(max_rows=max_rows), clock=Clock())
 
 
 def run(engine: Engine, steps: int = 1000) -> list[Event]:
@@ -163,13 +164,13 @@ def test_two_poisoned_rows_fail_and_the_third_goes_on() -> None:
 
 def test_a_row_that_marked_itself_fails_alone_without_a_reset() -> None:
     class Marking(CountingBackend):
-        def advance(self, prefill_tokens: int):  # type: ignore[no-untyped-def]
+        def advance(self):  # type: ignore[no-untyped-def]
             from lattice_cli.errors import EngineFault
 
             for row in self.rows.values():
                 if row.job.id == "bad" and len(row.emitted) == 2:
                     row.fault = EngineFault("generation failed")
-            return super().advance(prefill_tokens)
+            return super().advance()
 
     backend = Marking()
     engine = engine_of(backend)

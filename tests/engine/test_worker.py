@@ -32,9 +32,9 @@ class GatedBackend(CountingBackend):
         super().__init__()
         self.gate = threading.Event()
 
-    def advance(self, prefill_tokens: int):  # type: ignore[no-untyped-def]
+    def advance(self):  # type: ignore[no-untyped-def]
         assert self.gate.wait(WAIT_S)
-        return super().advance(prefill_tokens)
+        return super().advance()
 
 
 def opener(backend: CountingBackend) -> Callable[[], OpenEngine]:

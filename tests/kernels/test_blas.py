@@ -81,12 +81,6 @@ def _written(path: Path, text: str) -> Path:
 
 
 @pytest.mark.pure
-def test_one_core_is_left_to_everybody_else() -> None:
-    """Spinning threads on every core made answers ten times slower beside one busy process."""
-    assert [blas.worker_threads(cores) for cores in (1, 2, 8)] == [1, 1, 7]
-
-
-@pytest.mark.pure
 def test_numpys_own_copy_does_not_serve() -> None:
     """Its symbols carry a prefix, so loading it changes nothing: better said than believed."""
     import numpy as np
