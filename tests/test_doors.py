@@ -42,7 +42,7 @@ HOMES = {
     "waitress": r"serve\.server",
     "rich": r"console|chat\.view|bench\.report",
     "prompt_toolkit": r"chat\..*",
-    "sseclient": r"bench\.load",
+    "sseclient": r"bench\.(load|parity_stream)",
     "typer": r"cli|\w+\.command|manage\.\w+",
 }
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")

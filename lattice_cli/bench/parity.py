@@ -1,0 +1,137 @@
+"""Replays the parity suites: cases grouped by the server they need, each group against one process, a verdict a case.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lattice_cli.bench.parity_call import Address, NoAnswer
+from lattice_cli.bench.parity_case import Case, read_cases
+from lattice_cli.bench.parity_replay import Replay
+from lattice_cli.bench.parity_rule import Divergence
+from lattice_cli.bench.parity_server import ServerProcess, arguments_of, script_file
+from lattice_cli.errors import BenchError
+
+WIRE_SUITES = ("lattice-0.5.0", "lattice-0.6.1", "openai")
+MODELS, GREEDY = "models", "greedy"
+PLAIN_SCRIPT: Mapping[str, Any] = {"name": "test-model", "replies": [{"tokens": ["hello", " world"]}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of one case: it agrees, or `divergence` says where not, or `skipped` says why it was not asked.
+    `figures` are what was measured on the way, such as the largest error of a logit.
+    """
+
+    suite: str
+    case: str
+    divergence: Divergence | None = None
+    skipped: str | None = None
+    seconds: float = 0.0
+    note: str = ""
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        """`agrees`, `differs` or `skipped`."""
+        if self.skipped is not None:
+            return "skipped"
+        return "agrees" if self.divergence is None else "differs"
+
+
+def read_suites(folder: Path, names: Sequence[str], case: str | None) -> dict[str, list[Case]]:
+    """The wire suites of these names, or of all their cases the one called `case`. Raises: BenchError."""
+    suites = {name: read_cases(folder / "parity" / f"{name}.jsonl") for name in names}
+    if case is not None:
+        suites = {name: [one for one in cases if one.name == case] for name, cases in suites.items()}
+    return suites
+
+
+def replay_at(address: Address, suites: Mapping[str, Sequence[Case]]) -> list[Verdict]:
+    """Every portable case against a server that runs already; the others are skipped."""
+    return [
+        _verdict(suite, case, address, None)
+        if case.portable
+        else Verdict(suite, case.name, skipped="it needs a server of its own")
+        for suite, cases in suites.items()
+        for case in cases
+    ]
+
+
+def replay_all(suites: Mapping[str, Sequence[Case]], models: Path) -> list[Verdict]:
+    """Every case, each against the server it needs; `models` is the folder of tiny models.
+
+    Groups run side by side, one for each core; the verdicts come in the order of the files.
+    """
+    groups: dict[str, list[tuple[str, Case]]] = defaultdict(list)
+    for suite, cases in suites.items():
+        for case in cases:
+            needs = [case.policy, case.script, case.model, case.flags]
+            groups[json.dumps(needs)].append((suite, case))
+    found: dict[tuple[str, str], Verdict] = {}
+    lock = threading.Lock()
+
+    def take(verdict: Verdict) -> None:
+        with lock:
+            found[verdict.suite, verdict.case] = verdict
+
+    with tempfile.TemporaryDirectory(prefix="lattice-parity-") as name, ThreadPoolExecutor(_side_by_side()) as pool:
+        folder = Path(name)
+        runs = [pool.submit(_run_group, group, folder, at, models, take) for at, group in enumerate(groups.values())]
+        for run in runs:
+            run.result()
+    return [found[suite, case.name] for suite, cases in suites.items() for case in cases]
+
+
+def _side_by_side() -> int:
+    return max(1, min(8, os.cpu_count() or 1))
+
+
+def _run_group(
+    group: Sequence[tuple[str, Case]], folder: Path, number: int, models: Path, take: Callable[[Verdict], None]
+) -> None:
+    first = group[0][1]
+    model = (
+        str(models / first.model) if first.model else script_file(folder, number, dict(first.script or PLAIN_SCRIPT))
+    )
+    with ServerProcess(arguments_of(first.policy, model, first.flags)) as server:
+        try:
+            address = server.ready()
+        except BenchError as error:
+            for suite, case in group:
+                take(Verdict(suite, case.name, Divergence("server", "a server", error.message), note=case.note))
+            return
+        for suite, case in group:
+            take(_verdict(suite, case, address, server))
+
+
+def _verdict(suite: str, case: Case, address: Address, server: ServerProcess | None) -> Verdict:
+    began_s = time.monotonic()
+    replay = Replay(address, server)
+    try:
+        divergence = replay.run(case.moves())
+    except NoAnswer as error:
+        divergence = Divergence("answer", "an answer", str(error))
+    finally:
+        replay.close()
+    return Verdict(suite, case.name, divergence, seconds=time.monotonic() - began_s, note=case.note)
+
+
+def counts(verdicts: Iterable[Verdict]) -> dict[str, dict[str, int]]:
+    """Suite -> how many cases agree, differ and were skipped."""
+    table: dict[str, dict[str, int]] = {}
+    for verdict in verdicts:
+        table.setdefault(verdict.suite, dict.fromkeys(("agrees", "differs", "skipped"), 0))[verdict.word] += 1
+    return table
