@@ -79,8 +79,8 @@ def run(arguments: Sequence[str], commands: typer.Typer = app) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our stdout is gone
-        return 1
+    except BrokenPipeError:  # the reader of our stdout is gone; as a shell counts SIGPIPE
+        return 141
     except Exception as error:
         log.debug("the error in full", exc_info=True)
         fail(

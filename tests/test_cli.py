@@ -114,7 +114,7 @@ def failing(error: BaseException) -> typer.Typer:
         (ModelNotFound("no model `x`", hint="lattice models"), 3, "error: no model `x`\n\nhint: lattice models\n"),
         (BenchError("2 of 3 requests failed"), 4, "error: 2 of 3 requests failed\n"),
         (KeyboardInterrupt(), 130, ""),
-        (BrokenPipeError(), 1, ""),
+        (BrokenPipeError(), 141, ""),
         (typer.Exit(7), 7, ""),
     ],
 )

@@ -13,10 +13,11 @@ import difflib
 import json
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from lattice_cli.errors import ModelNotFound, UnknownFormat
+from lattice_cli.kernels import platform
+from lattice_cli.kernels.machine import read_machine
 from lattice_cli.model.card import ModelSource
 from lattice_cli.model.catalog import CATALOG, CatalogEntry, catalog_entry, entry_for, is_repository
 from lattice_cli.model.fetch import fetch
@@ -30,11 +31,18 @@ SCRIPT = "script:"
 
 def find_model(name: str | None, home: Home) -> ModelSource:
     """The model that `--model NAME` means, None: the default; pulled first where it is not here, with a
-    line on stderr that says so. Blocks for as long as a download takes.
+    line on stderr that says so. Blocks for as long as a download takes; a machine that could not run the
+    model is told before.
 
-    Raises: ModelNotFound, UnknownFormat, FetchFailed.
+    Raises: ModelNotFound, UnknownFormat, FetchFailed, InstallError.
     """
-    return locate(name if name is not None else home.default_model, home, pull=partial(fetch, home=home))
+
+    def pull(target: CatalogEntry | str) -> Path:
+        if error := platform.diagnose(read_machine()):
+            raise error
+        return fetch(target, home=home)
+
+    return locate(name if name is not None else home.default_model, home, pull=pull)
 
 
 def locate(name: str, home: Home, *, pull: Pull | None = None) -> ModelSource:
