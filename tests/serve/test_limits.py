@@ -51,8 +51,8 @@ def test_061_clamps_to_the_window_alone() -> None:
 def test_061_refuses_when_prompt_and_answer_overflow() -> None:
     """check_prompt_fits_window_rejects_when_prompt_plus_decode_overflows"""
     assert refusal(LATTICE_061, 8, 2, max_tokens=7) == (
-        "prompt has 2 tokens, leaving 6 of the 8-token context window for generation, but this request needs 7 generated "
-        "tokens plus 1 (total 10); reduce max_tokens/reasoning_budget or shorten the prompt"
+        "prompt has 2 tokens, leaving 6 of the 8-token context window for generation, but this request needs 7 "
+        "generated tokens plus 1 (total 10); reduce max_tokens/reasoning_budget or shorten the prompt"
     )
     assert "prompt has 9 tokens, leaving 0 of the 8-token" in refusal(LATTICE_061, 8, 9, max_tokens=1)
     assert "(total 4098)" in refusal(LATTICE_061, 4096, 2, max_tokens=999_999)

@@ -47,6 +47,7 @@ def test_every_field_arrives() -> None:
         max_tokens=8,
         stop=["a", "b"],
         n=2,
+        reasoning_budget=5,
         stream=True,
         stream_options={"include_usage": True, "include_obfuscation": False},
     )
@@ -55,6 +56,7 @@ def test_every_field_arrives() -> None:
         model="m",
         sampling=SamplingChoice(1.0, 40, 0.5, 0.1, 1.2, -2.0, 2.0, 7),
         max_tokens=8,
+        reasoning_budget=5,
         stop=("a", "b"),
         choices=2,
         stream=True,
@@ -115,6 +117,12 @@ def test_names_of_the_served_model(model: str, read: str | None) -> None:
     assert parse(model=model).model == read
 
 
+def test_parts_may_be_many_and_long() -> None:
+    parts = [{"type": "text", "text": "x" * 65_537}, *[{"type": "text", "text": "y"}] * 1023]
+    (turn,) = parse(messages=[{"role": "user", "content": parts}]).turns
+    assert len(turn.text) == 65_537 + 1023
+
+
 def test_a_repeat_penalty_is_the_repetition_penalty() -> None:
     assert parse(repeat_penalty=1.1).sampling.repetition_penalty == 1.1
 
@@ -149,6 +157,12 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
     ({"stop": [1, 2]}, (400, "invalid_stop", "stop[0]")),
     ({"stop": {}}, (400, "invalid_stop", "stop")),
     ({"stop": ["x"] * 17}, (400, "invalid_stop", "stop")),
+    ({"reasoning_budget": -1}, (400, "invalid_request", "reasoning_budget")),
+    ({"reasoning_budget": "low"}, (400, "invalid_request", "reasoning_budget")),
+    (
+        {"messages": [*HI, {"role": "user", "content": [{"type": "text", "text": "x"}] * 1025}]},
+        (400, "content_part_limit_exceeded", "messages[1].content"),
+    ),
     ({"n": 0}, (400, "invalid_request", "n")),
     ({"n": 17}, (400, "invalid_request", "n")),
     ({"stream": 1}, (400, "invalid_request", "stream")),

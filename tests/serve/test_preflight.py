@@ -24,9 +24,14 @@ def found(body: bytes) -> str | None:
     try:
         check_parts(body)
     except BadRequest as refused:
-        assert (refused.status, refused.code) == (400, "content_part_limit_exceeded")
         return refused.message
     return None
+
+
+def test_it_has_a_code_of_its_own() -> None:
+    with pytest.raises(BadRequest) as refused:
+        check_parts(request(OVER))
+    assert (refused.value.status, refused.value.code) == (400, "content_part_limit_exceeded")
 
 
 def request(*contents: Any) -> bytes:

@@ -20,8 +20,8 @@ from lattice_cli.serve.wire.serde.skipping import skip
 
 pytestmark = pytest.mark.pure
 
-FOO = record("Foo", {"a": Field(whole("i32")), "b": Field(several(record("Bar", {"x": Field(whole("i32")),
-                                                                                "y": Field(whole("i32"))})))})  # fmt: skip
+BAR = record("Bar", {"x": Field(whole("i32")), "y": Field(whole("i32"))})
+FOO = record("Foo", {"a": Field(whole("i32")), "b": Field(several(BAR))})
 PLAIN = record("Plain", {"s": option(text), "f": option(float32), "n": option(whole("usize")), "b": option(boolean)})
 
 
