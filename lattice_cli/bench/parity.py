@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lattice_cli.bench.parity_call import Address, NoAnswer
+from lattice_cli.bench.parity_call import LIMIT_S, Address, NoAnswer
 from lattice_cli.bench.parity_case import Case, read_cases
 from lattice_cli.bench.parity_replay import Replay
 from lattice_cli.bench.parity_rule import Divergence
@@ -59,10 +59,13 @@ def read_suites(folder: Path, names: Sequence[str], case: str | None) -> dict[st
     return suites
 
 
-def replay_at(address: Address, suites: Mapping[str, Sequence[Case]]) -> list[Verdict]:
-    """Every portable case against a server that runs already; the others are skipped."""
+def replay_at(address: Address, suites: Mapping[str, Sequence[Case]], limit_s: float = LIMIT_S) -> list[Verdict]:
+    """Every portable case against a server that runs already; the others are skipped.
+
+    `limit_s` bounds each wait for bytes and each whole answer.
+    """
     return [
-        _verdict(suite, case, address, None)
+        _verdict(suite, case, Replay(address, None, limit_s))
         if case.portable
         else Verdict(suite, case.name, skipped="it needs a server of its own")
         for suite, cases in suites.items()
@@ -114,12 +117,11 @@ def _run_group(
                 take(Verdict(suite, case.name, Divergence("server", "a server", error.message), note=case.note))
             return
         for suite, case in group:
-            take(_verdict(suite, case, address, server))
+            take(_verdict(suite, case, Replay(address, server)))
 
 
-def _verdict(suite: str, case: Case, address: Address, server: ServerProcess | None) -> Verdict:
+def _verdict(suite: str, case: Case, replay: Replay) -> Verdict:
     began_s = time.monotonic()
-    replay = Replay(address, server)
     try:
         divergence = replay.run(case.moves())
     except NoAnswer as error:

@@ -162,4 +162,6 @@ class Call:
         except (OSError, http.client.HTTPException) as error:
             raise NoAnswer(f"the body broke off: {error}") from error
         self._heard += data
+        if not data and response.length:  # Content-Length said more
+            raise NoAnswer(f"the body broke off, {response.length} bytes early")
         return bool(data)

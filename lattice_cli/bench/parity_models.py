@@ -59,13 +59,18 @@ def replay_models(folder: Path, home: Home, case: str | None) -> Iterator[Verdic
 
 
 def _read_golden(model: Path) -> tuple[GoldenFile, dict[str, np.ndarray[Any, Any]]]:
+    from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     path = model / "golden.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=GoldenFile), load_file(model / "golden.safetensors")
-    except (OSError, msgspec.DecodeError) as error:
-        raise BenchError(f"`{path}`: {error}") from error
+        golden = msgspec.json.decode(path.read_bytes(), type=GoldenFile)
+        logits = load_file(model / "golden.safetensors")
+    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+        raise BenchError(f"the golden numbers of `{model}` cannot be read: {error}") from error
+    if missing := {f"logits.{at}" for at in range(len(golden.prompts))} - set(logits):
+        raise BenchError(f"the golden numbers of `{model}` lack {min(missing)}")
+    return golden, logits
 
 
 def _replay_model(

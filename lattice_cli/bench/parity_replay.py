@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lattice_cli.bench.parity_call import Address, Answer, Call
+from lattice_cli.bench.parity_call import LIMIT_S, Address, Answer, Call
 from lattice_cli.bench.parity_case import Answered, Leave, Line, Quiet, Read, Same, Send, Step
 from lattice_cli.bench.parity_check import compare, diverges
 from lattice_cli.bench.parity_rule import Divergence, hold, shown
@@ -17,9 +17,10 @@ from lattice_cli.bench.parity_server import ServerProcess
 class Replay:
     """Owns the calls of one case; `close` leaves all of them."""
 
-    def __init__(self, address: Address, server: ServerProcess | None) -> None:
+    def __init__(self, address: Address, server: ServerProcess | None, limit_s: float = LIMIT_S) -> None:
         self._address = address
         self._server = server
+        self._limit_s = limit_s
         self._calls: dict[str, Call] = {}
         self._answers: dict[str, Answer] = {}
 
@@ -37,7 +38,7 @@ class Replay:
     def _take(self, step: Step) -> Divergence | None:
         match step:
             case Send():
-                self._calls[step.name] = Call(self._address, step.request)
+                self._calls[step.name] = Call(self._address, step.request, self._limit_s)
             case Read():
                 if not self._calls[step.of].read_until(step.until.encode()):
                     return Divergence(f"{step.of}: body", f"a text with {shown(step.until)}", "its end")

@@ -49,7 +49,7 @@ def show(verdicts: Sequence[Verdict], *, to_stderr: bool, every_case: bool) -> N
     if told:
         columns = ("suite", "case", "verdict", "at", "expected", "got")
         console.table(columns, [_row(verdict) for verdict in told], file=stream)
-        console.table(("",), [("",)], file=stream)
+        stream.write("\n")
     rows = [(suite, *(str(found[word]) for word in WORDS)) for suite, found in counts(verdicts).items()]
     console.table(("suite", *WORDS), rows, file=stream)
 

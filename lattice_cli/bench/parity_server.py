@@ -23,7 +23,7 @@ from lattice_cli.bench.parity_call import Address
 from lattice_cli.errors import BenchError
 
 START_S = 60.0
-LINE_S = 5.0
+LINE_S = 3.0
 TALK_LINES = 40
 
 
