@@ -17,16 +17,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from lattice_cli.engine.completion import Completion
-from lattice_cli.engine.worker import EngineWorker, State, Ticket, new_job_id
+from lattice_cli.engine.worker import EngineWorker, State, Ticket
 from lattice_cli.errors import EngineLost, EngineUnavailable, LatticeError, ModelNotFound
-from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started, Timing, Usage
-from lattice_cli.job import Job, Prompt, Sampling, SamplingChoice, resolve_sampling
+from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started
 from lattice_cli.model.card import ModelCard
 from lattice_cli.policy import Commit
 from lattice_cli.prompt.template import BARE_CHATML, render_chat
 from lattice_cli.serve import sse
 from lattice_cli.serve.failures import ClientGone, unexpected
-from lattice_cli.serve.limits import Window, limits_of
+from lattice_cli.serve.jobs import jobs_of, nothing_said
 from lattice_cli.serve.middleware import Visit
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Ask, Dialect, Frame, Voice
@@ -93,25 +92,11 @@ class Exchange:
         prompt = render_chat(card, ask.turns)
         if self._settings.log_prompts:
             log.info("prompt %s id=%s", json.dumps(prompt.text), visit.request_id)
-        jobs = self._jobs(ask, card, prompt)
-        ticket = self._worker.submit(jobs) if jobs[0].limits.max_tokens else _nothing_said(jobs)
+        jobs = jobs_of(ask, card, prompt, self._settings)
+        ticket = self._worker.submit(jobs) if jobs[0].limits.max_tokens else nothing_said(jobs)
         choice_of = {job.id: job.choice for job in jobs}
-        return Admitted(
-            ask, dialect.voice(ask, card.served_id if ask.model is None else ask.model), ticket, choice_of, visit
-        )
-
-    def _jobs(self, ask: Ask, card: ModelCard, prompt: Prompt) -> list[Job]:
-        settings, policy = self._settings, self._policy
-        limits = limits_of(ask, settings, Window(card.context_tokens, len(prompt.ids), thinks=card.think is not None))
-        sampling = resolve_sampling(
-            ask.sampling,
-            settings.sampling,
-            card.sampling if policy.model_defaults else SamplingChoice(),
-            floor=Sampling(repetition_penalty=policy.repetition_penalty),
-        )
-        return [
-            Job(new_job_id(), prompt, sampling, limits, choice, policy.reasoning_apart) for choice in range(ask.choices)
-        ]
+        voice = dialect.voice(ask, card.served_id if ask.model is None else ask.model)
+        return Admitted(ask, voice, ticket, choice_of, visit)
 
     # The one loop.
 
@@ -230,14 +215,6 @@ def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
             return admitted.voice.close(admitted.choice_of[event.job_id], event)
         case None | Prefilled() | Failed():
             return ()
-
-
-def _nothing_said(jobs: Sequence[Job]) -> Ticket:
-    """The events of replies that must be empty; no engine is asked."""
-    ticket = Ticket(jobs, send=lambda message: None)
-    for job in jobs:
-        ticket.deliver(Finished(job.id, "length", Usage(prompt_tokens=len(job.prompt.ids)), Timing()))
-    return ticket
 
 
 def _tokens(finished: list[Finished]) -> int:

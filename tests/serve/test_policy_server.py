@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
-from lattice_cli.policy import LATTICE_050, LATTICE_061, Policy
+from lattice_cli.policy import LATTICE_050, LATTICE_061, POLICIES, Policy
+from lattice_cli.serve.command import PolicyName
+from lattice_cli.serve.wire import wire_named
+from lattice_cli.serve.wire.lattice_050 import Lattice050
+from lattice_cli.serve.wire.lattice_061 import Lattice061
+from lattice_cli.serve.wire.openai import OpenAi
 from lattice_cli.settings import EngineSettings
 from tests.serve.process import Process
 from tests.serve.stage import PATH, Raw, Served, body, eventually, served, with_settings, write_script
@@ -129,6 +134,13 @@ def test_what_is_no_http_has_the_envelope(policy: Policy) -> None:
 
 
 # The command.
+
+
+def test_every_policy_can_be_named_and_has_a_wire() -> None:
+    assert {name.value for name in PolicyName} == set(POLICIES)
+    assert {policy.name: type(wire_named(policy.wire)) for policy in POLICIES.values()} == {
+        "openai": OpenAi, "lattice-0.6.1": Lattice061, "lattice-0.5.0": Lattice050,
+    }  # fmt: skip
 
 
 def test_the_flags_are_the_servers_own_values(tmp_path: Path) -> None:
