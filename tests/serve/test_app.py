@@ -216,7 +216,7 @@ def test_every_part_of_a_message_reaches_the_model(client: httpx2.Client) -> Non
 # Names.
 
 
-@pytest.mark.parametrize("model", ["echo", "default", "", None])
+@pytest.mark.parametrize("model", ["echo", "default", "lattice", "", None])
 def test_the_served_model_answers_to_its_names(client: httpx2.Client, model: str | None) -> None:
     """Report 120: one documented rule, and the reply names what answered."""
     assert client.post(PATH, json=body(model=model)).json()["model"] == "echo"

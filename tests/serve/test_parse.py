@@ -111,7 +111,7 @@ def test_stop_texts(stop: Any, read: tuple[str, ...]) -> None:
     assert parse(stop=stop).stop == read
 
 
-@pytest.mark.parametrize(("model", "read"), [("", None), ("default", None), ("a/b", "a/b")])
+@pytest.mark.parametrize(("model", "read"), [("", None), ("default", None), ("lattice", None), ("a/b", "a/b")])
 def test_names_of_the_served_model(model: str, read: str | None) -> None:
     """Report 120: one documented rule."""
     assert parse(model=model).model == read

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lattice_cli.engine.completion import Completion
 
 ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+SERVED_NAMES = ("", "default", "lattice")  # the last one is in lattice_serve's own examples
 LATER_ROLES = ("tool", "function")
 MOST_PARTS = 1024
 DONE = Frame(b"[DONE]")
@@ -79,7 +80,7 @@ class ChatDialect:
             raise InvalidField("`stream_options` needs `stream` to be true", param="stream_options")
         return Ask(
             turns=_turns(fields.messages),
-            model=None if fields.model in ("", "default") else fields.model,
+            model=None if fields.model in SERVED_NAMES else fields.model,
             sampling=sampling_of(fields),
             max_tokens=max_tokens_of(fields),
             reasoning_budget=fields.reasoning_budget,
