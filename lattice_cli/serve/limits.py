@@ -60,7 +60,7 @@ def _fitting(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
 def _whole(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
     context, prompt = window.context_tokens, window.prompt_tokens
     answer = min(_wanted(ask, settings), context - 1)
-    budget = min(_budget(ask, settings), context - answer - 1)
+    budget = min(_budget(ask, settings), max(0, context - answer - 1))
     generated = answer + budget
     required = prompt + generated + 1
     if required > context:
