@@ -36,10 +36,11 @@ test: $(DEV) ## the tests, at most ten minutes on two cores
 test-all: $(DEV) ## every test with full counts
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(DEV) ## formatting, lint and types
+check: $(DEV) ## formatting, lint, types and the matrix's proofs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy --strict lattice_cli
+	$(BIN)/python scripts/matrix.py
 
 format: $(DEV) ## rewrite the sources in the house's format
 	$(BIN)/ruff format .

@@ -1,7 +1,7 @@
 """A parity case as it lies in fixtures/parity: what is sent, to whom, and what must come back.
 
 Knows the file's shape and says file and line of any fault; sends nothing. The format for people is in
-docs/guides/benchmarks.md.
+docs/guides/parity.md.
 
 Thread: any
 """

@@ -166,3 +166,10 @@ def test_the_overflow_row_and_the_observation_are_in_every_suite(name: str) -> N
 @pytest.mark.parametrize("name", ["lattice-0.5.0", "lattice-0.6.1"])
 def test_every_case_of_a_seed_names_its_policy(name: str) -> None:
     assert {case.policy for case in suite(name)} == {name}
+
+
+@pytest.mark.parametrize("name", WIRE_SUITES)
+def test_a_committed_file_is_one_case_a_line_for_every_reader(name: str) -> None:
+    """Report 8 in our own files: U+2028 inside a string cuts a line for those that split lines as Unicode does."""
+    text = (FIXTURES / f"{name}.jsonl").read_text(encoding="utf-8")
+    assert text.splitlines() == text.removesuffix("\n").split("\n")
