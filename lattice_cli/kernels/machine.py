@@ -8,10 +8,13 @@ Thread: any
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import re
 import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,15 +59,17 @@ def read_machine() -> Machine:
 
 @cache
 def installed_backends() -> frozenset[str]:
-    """The mlx back-end packages of this environment."""
-    found = set()
-    for name in _BACKENDS:
-        try:
-            importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        found.add(name)
-    return frozenset(found)
+    """The mlx back-end packages of this environment; {"mlx"} where mlx was built with its back end inside."""
+    spec = importlib.util.find_spec("mlx")
+    return find_backends(sys.path, [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else [])
+
+
+def find_backends(search_path: Sequence[str], mlx_folders: Sequence[Path]) -> frozenset[str]:
+    """The same for given folders, so that it is tested without the packages."""
+    installed = {distribution.name for distribution in importlib.metadata.distributions(path=list(search_path))}
+    found = installed.intersection(_BACKENDS)
+    built_in = any(True for folder in mlx_folders for _ in folder.glob("lib*/libmlx.*"))
+    return frozenset(found or ({"mlx"} if built_in else ()))
 
 
 def _glibc() -> Version | None:

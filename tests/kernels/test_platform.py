@@ -6,12 +6,13 @@ Thread: any
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lattice_cli.errors import InstallError
 from lattice_cli.kernels import machine as facts
-from lattice_cli.kernels.machine import Machine
+from lattice_cli.kernels.machine import Machine, find_backends
 from lattice_cli.kernels.platform import better_backend, diagnose, explain_import, guess_backend, install_command
 
 pytestmark = pytest.mark.pure
@@ -145,3 +146,16 @@ def test_this_machine_can_be_read() -> None:
     found = facts.read_machine()
     assert found.system in ("Linux", "Darwin")
     assert found.arch
+
+
+def test_a_back_end_is_a_package_or_the_library_of_a_self_built_mlx(tmp_path: Path) -> None:
+    """An mlx built from source has no back-end package, and must not be refused for that."""
+    bare, built = tmp_path / "bare", tmp_path / "built"
+    (built / "lib").mkdir(parents=True)
+    (built / "lib/libmlx.so").touch()
+    packages = tmp_path / "mlx_cuda_13-0.32.4.dist-info"
+    packages.mkdir()
+    (packages / "METADATA").write_text("Metadata-Version: 2.1\nName: mlx-cuda-13\nVersion: 0.32.4\n")
+    assert find_backends([], [bare]) == frozenset()
+    assert find_backends([], [built]) == {"mlx"}
+    assert find_backends([str(tmp_path)], [built]) == {"mlx-cuda-13"}
