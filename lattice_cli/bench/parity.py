@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,18 +83,17 @@ def replay_all(suites: Mapping[str, Sequence[Case]], models: Path) -> list[Verdi
         for case in cases:
             needs = [case.policy, case.script, case.model, case.flags]
             groups[json.dumps(needs)].append((suite, case))
-    found: dict[tuple[str, str], Verdict] = {}
-    lock = threading.Lock()
-
-    def take(verdict: Verdict) -> None:
-        with lock:
-            found[verdict.suite, verdict.case] = verdict
-
+    stop = threading.Event()
     with tempfile.TemporaryDirectory(prefix="lattice-parity-") as name, ThreadPoolExecutor(_side_by_side()) as pool:
-        folder = Path(name)
-        runs = [pool.submit(_run_group, group, folder, at, models, take) for at, group in enumerate(groups.values())]
-        for run in runs:
-            run.result()
+        asked = [_model_of(group[0][1], Path(name), at, models) for at, group in enumerate(groups.values())]
+        runs = [
+            pool.submit(_run_group, group, model, stop) for group, model in zip(groups.values(), asked, strict=True)
+        ]
+        try:
+            found = {(verdict.suite, verdict.case): verdict for run in runs for verdict in run.result()}
+        finally:  # Ctrl-C waits for the cases under way and for no other
+            stop.set()
+            pool.shutdown(cancel_futures=True)
     return [found[suite, case.name] for suite, cases in suites.items() for case in cases]
 
 
@@ -102,22 +101,23 @@ def _side_by_side() -> int:
     return max(1, min(8, os.cpu_count() or 1))
 
 
-def _run_group(
-    group: Sequence[tuple[str, Case]], folder: Path, number: int, models: Path, take: Callable[[Verdict], None]
-) -> None:
+def _model_of(case: Case, folder: Path, number: int, models: Path) -> str:
+    """What `--model` of the case's server is; a script is written into `folder`."""
+    return str(models / case.model) if case.model else script_file(folder, number, dict(case.script or PLAIN_SCRIPT))
+
+
+def _run_group(group: Sequence[tuple[str, Case]], model: str, stop: threading.Event) -> list[Verdict]:
+    """Verdicts over one server; of a server that does not start, the same for all. Fewer after `stop`."""
+    if stop.is_set():
+        return []
     first = group[0][1]
-    model = (
-        str(models / first.model) if first.model else script_file(folder, number, dict(first.script or PLAIN_SCRIPT))
-    )
     with ServerProcess(arguments_of(first.policy, model, first.flags)) as server:
         try:
             address = server.ready()
         except BenchError as error:
-            for suite, case in group:
-                take(Verdict(suite, case.name, Divergence("server", "a server", error.message), note=case.note))
-            return
-        for suite, case in group:
-            take(_verdict(suite, case, Replay(address, server)))
+            there = Divergence("server", "a server", error.message)
+            return [Verdict(suite, case.name, there, note=case.note) for suite, case in group]
+        return [_verdict(suite, case, Replay(address, server)) for suite, case in group if not stop.is_set()]
 
 
 def _verdict(suite: str, case: Case, replay: Replay) -> Verdict:

@@ -82,7 +82,8 @@ class Call:
             pass
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise NoAnswer(f"it cannot be sent: {error}") from error
+            reason = getattr(error, "strerror", None) or error or type(error).__name__
+            raise NoAnswer(f"it cannot be sent: {reason}") from error
 
     def _send(self, request: Request, path: str) -> None:
         body = None if request.body is UNSET else json_bytes(request.body)
