@@ -15,8 +15,10 @@ from pathlib import Path
 import pytest
 import typer
 
+from lattice_cli import cli
 from lattice_cli.cli import run
 from lattice_cli.errors import BenchError, ModelNotFound
+from lattice_cli.options import LogFormat, LogLevel, choose_logging
 
 pytestmark = pytest.mark.wire
 
@@ -169,3 +171,30 @@ def test_the_reference_is_what_help_says() -> None:
     from scripts.reference import reference
 
     assert (Path(__file__).parent.parent / "docs/reference/commands.md").read_text() == reference()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ([], [], ("warning", "text")),
+        (["--log-format", "json"], ["--log-level", "info"], ("info", "json")),
+        (["--log-level", "debug"], ["--log-format", "json"], ("debug", "json")),
+        (["--log-level", "debug"], ["--log-level", "error"], ("error", "text")),
+    ],
+)
+def test_a_commands_log_option_leaves_the_other_as_it_was(
+    before: list[str], after: list[str], expected: tuple[str, str]
+) -> None:
+    """Naming the level behind `serve` must not turn the JSON asked for before it into text."""
+    commands, seen = typer.Typer(), list[tuple[str, str]]()
+    commands.callback()(cli.lattice)
+
+    @commands.command()
+    def serve(typed: typer.Context, log_level: LogLevel | None = None, log_format: LogFormat | None = None) -> None:
+        choose_logging(typed, log_level, log_format)
+        handler = logging.getLogger().handlers[0]
+        form = "json" if "Json" in type(handler.formatter).__name__ else "text"
+        seen.append((logging.getLevelName(logging.getLogger("lattice").level).lower(), form))
+
+    assert run([*before, "serve", *after], commands) == 0
+    assert seen == [expected]

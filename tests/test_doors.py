@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent / "lattice_cli"
 # Floors from the cellar up: a module imports its own floor and those below.
 FLOORS = (
     ("errors", "conversation", "job", "events"),
-    ("settings", "policy", "telemetry", "console"),
+    ("settings", "policy", "telemetry", "console", "options"),
     ("model", "kernels"),
     ("prompt",),
     ("engine",),
@@ -43,7 +43,7 @@ HOMES = {
     "rich": r"console|chat\.view|bench\.report",
     "prompt_toolkit": r"chat\..*",
     "sseclient": r"bench\.(load|parity_stream)",
-    "typer": r"cli|\w+\.command|manage\.\w+",
+    "typer": r"cli|options|\w+\.command|manage\.\w+",
 }
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
 

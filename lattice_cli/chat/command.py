@@ -5,19 +5,18 @@ Thread: any (the main thread, for signals)
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lattice_cli.console import is_terminal, say
 from lattice_cli.errors import EngineUnavailable, LatticeError, UsageError
+from lattice_cli.options import LogLevel, ModelOption, above_zero, choose_logging, finite
 
 if TYPE_CHECKING:
     from lattice_cli.chat.exchange import Manner, View
@@ -31,34 +30,9 @@ INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
 STOP_S = 0.7
 
 
-class LogLevel(StrEnum):
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-def _finite(value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a number that can be used.")
-    return value
-
-
-def _above_zero(value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise typer.BadParameter(f"{value} is not above 0.")
-    return value
-
-
 def chat_command(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A catalog name, folder, .gguf file, org/repo or script:FILE "
-            "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
-        ),
-    ] = None,
+    typed: typer.Context,
+    model: ModelOption = None,
     prompt: Annotated[
         str | None,
         typer.Option(metavar="TEXT", help="Answer this once, on stdout; a piped text goes below it as a document."),
@@ -68,11 +42,11 @@ def chat_command(
         int | None, typer.Option(min=1, help="The most tokens of an answer [default: what fits].")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, callback=_finite, help="0 always takes the likeliest token.")
+        float | None, typer.Option(min=0, max=2, callback=finite, help="0 always takes the likeliest token.")
     ] = None,
     top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(max=1, callback=_above_zero, help="1 keeps all tokens.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(callback=_above_zero, help="1 is none.")] = None,
+    top_p: Annotated[float | None, typer.Option(max=1, callback=above_zero, help="1 keeps all tokens.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(callback=above_zero, help="1 is none.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, max=2**64 - 1, help="Makes an answer repeatable.")] = None,
     context: Annotated[
         int | None, typer.Option(min=2, metavar="N", help="The context window in tokens [default: the model's].")
@@ -83,12 +57,10 @@ def chat_command(
     """Talk to a model in the terminal. With --prompt or a piped text: one answer on stdout, nothing else."""
     from lattice_cli.chat.exchange import Manner
     from lattice_cli.chat.piped import one_prompt, read_piped
-    from lattice_cli.console import configure_logging
     from lattice_cli.job import SamplingChoice
     from lattice_cli.settings import EngineSettings, read_home
 
-    if log_level:
-        configure_logging(log_level.value)
+    choose_logging(typed, log_level, None)
     sampling = SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty, seed=seed)
     manner = Manner(sampling, max_tokens, quiet)
     text = one_prompt(prompt, read_piped(sys.stdin, beside_prompt=prompt is not None))

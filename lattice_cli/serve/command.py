@@ -5,12 +5,13 @@ Thread: any
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lattice_cli.options import LogFormat, LogLevel, ModelOption, above_zero, choose_logging, finite
 
 if TYPE_CHECKING:
     from lattice_cli.serve.settings import ServeSettings
@@ -24,39 +25,9 @@ class PolicyName(StrEnum):
     lattice_050 = "lattice-0.5.0"
 
 
-class LogLevel(StrEnum):
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-class LogFormat(StrEnum):
-    text = "text"
-    json = "json"
-
-
-def _finite(value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a number that can be used.")
-    return value
-
-
-def _above_zero(value: float | None) -> float | None:
-    if value is not None and not (math.isfinite(value) and value > 0):
-        raise typer.BadParameter(f"{value} is not above 0.")
-    return value
-
-
 def serve_command(
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="A catalog name, folder, .gguf file, org/repo or script:FILE "
-            "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
-        ),
-    ] = None,
+    typed: typer.Context,
+    model: ModelOption = None,
     tokenizer_dir: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Take the tokenizer from this folder.")
     ] = None,
@@ -76,11 +47,11 @@ def serve_command(
     ] = None,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=2, callback=_finite, help="For requests that name none, as the next three."),
+        typer.Option(min=0, max=2, callback=finite, help="For requests that name none, as the next three."),
     ] = None,
     top_k: Annotated[int | None, typer.Option(min=0, help="0 keeps all tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(max=1, callback=_above_zero, help="1 keeps all tokens.")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(callback=_above_zero, help="1 is none.")] = None,
+    top_p: Annotated[float | None, typer.Option(max=1, callback=above_zero, help="1 keeps all tokens.")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(callback=above_zero, help="1 is none.")] = None,
     reasoning_budget: Annotated[
         int | None,
         typer.Option(min=0, metavar="N", help="Tokens after which thoughts are closed [default: none, as 0 is]."),
@@ -103,7 +74,7 @@ def serve_command(
         ),
     ] = None,
     drain_s: Annotated[
-        float, typer.Option(min=0, callback=_finite, help="Seconds that running replies get to finish at the end.")
+        float, typer.Option(min=0, callback=finite, help="Seconds that running replies get to finish at the end.")
     ] = 5.0,
     exit_on_broken: Annotated[
         bool, typer.Option("--exit-on-broken", help="End with a failure when the engine is broken.")
@@ -117,16 +88,13 @@ def serve_command(
     ] = False,
 ) -> None:
     """Answer OpenAI clients over HTTP: /v1/chat/completions, /v1/models, /health."""
-    from lattice_cli.console import configure_logging
     from lattice_cli.job import SamplingChoice
     from lattice_cli.policy import MEBIBYTE, POLICIES
     from lattice_cli.serve.settings import ServeSettings
     from lattice_cli.serve.supervisor import Ending
     from lattice_cli.settings import EngineSettings
 
-    if log_level or log_format or log_prompts:
-        level = log_level or (LogLevel.info if log_prompts else LogLevel.warning)
-        configure_logging(level.value, (log_format or LogFormat.text).value)
+    choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format)
     engine = EngineSettings(max_rows, max_pending, prefill_chunk, context)
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),

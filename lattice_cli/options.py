@@ -1,0 +1,58 @@
+"""Options that commands share: their types, their checks, and what they mean together.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL",
+        help="A catalog name, folder, .gguf file, org/repo or script:FILE "
+        "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
+    ),
+]
+
+
+class LogLevel(StrEnum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+class LogFormat(StrEnum):
+    text = "text"
+    json = "json"
+
+
+def finite(value: float | None) -> float | None:
+    """For numbers that a range alone does not guard: NaN is in every range."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a number that can be used.")
+    return value
+
+
+def above_zero(value: float | None) -> float | None:
+    """For numbers that must not be 0."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value} is not above 0.")
+    return value
+
+
+def choose_logging(context: typer.Context, level: LogLevel | None, form: LogFormat | None) -> None:
+    """What the command names wins over what stands before it; what neither names stays as it was."""
+    from lattice_cli.console import configure_logging
+
+    before = context.find_root().params
+    configure_logging(
+        level.value if level else before.get("log_level") or LogLevel.warning.value,
+        form.value if form else before.get("log_format") or LogFormat.text.value,
+    )
