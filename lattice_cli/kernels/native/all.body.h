@@ -1,0 +1,7 @@
+// Everything that is compiled once per instruction set, and its table. Included by loops.h only.
+#include "vector.body.h"
+#include "product.body.h"
+#include "pointwise.body.h"
+#include "attention.body.h"
+
+LATTICE_TABLE

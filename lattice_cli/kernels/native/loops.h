@@ -1,0 +1,138 @@
+// All loops, compiled once per instruction set, and the table to call them by.
+//
+// `loops(isa)` gives plain function pointers; nothing here knows threads, mlx or Python. Needs GCC 11 or
+// clang 14 (their vector types), and -ffp-contract=fast for the speed of fused multiply-add.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "isa.h"
+#include "packed.h"
+
+namespace lattice {
+
+// The activations of a product: `rows` x p.columns, either rounded to 8 bits (`codes`, `scales` per 32 columns)
+// or exact (`values`; then codes and scales are null). `sums`: rows x p.groups(). All dense.
+struct Operand {
+  int64_t rows = 0;
+  const int8_t* codes = nullptr;
+  const float* scales = nullptr;
+  const float* values = nullptr;
+  const float* sums = nullptr;
+};
+
+// Queries (B, H, L, D), keys and values (B, KV, S, D) with KV dividing H. Strides count elements, of batch,
+// head and row (and key, for masks); the last dimension is dense.
+struct Attention {
+  static constexpr int64_t kSplit = 128;  // keys of one unit of decode
+  int64_t B, H, KV, L, S, D;
+  const float* q;
+  const void *k, *v;
+  bool half = false;  // keys and values are float16
+  int64_t q_strides[3], k_strides[3], v_strides[3], out_strides[3];
+  float scale;
+  bool causal = false;  // row i sees keys 0 .. S - L + i
+  const void* mask = nullptr;
+  bool additive = false;  // mask: float32 to add, or bytes, zero for never
+  int64_t mask_strides[4] = {0, 0, 0, 0};
+  float* out;
+  int64_t unit_rows = 1;  // rows of one unit of prefill
+
+  bool few() const { return L == 1; }
+  int64_t splits() const { return (S + kSplit - 1) / kSplit; }
+  int64_t units() const { return few() ? B * KV * splits() : B * KV * ((L + unit_rows - 1) / unit_rows); }
+  void choose_unit_rows() {
+    const int64_t rows = 96 / (H / KV);
+    unit_rows = rows < 1 ? 1 : rows < L ? rows : L;
+  }
+  int64_t queries() const { return H / KV * (few() ? L : unit_rows); }
+  int64_t work_floats() const { return queries() * (2 * D + 3 + 64) + 3 * 64 * D; }
+  int64_t partial_floats() const { return few() ? units() * queries() * (D + 2) : 0; }
+};
+
+struct Loops {
+  void (*quantize_row)(const float* x, int64_t columns, int group, int8_t* codes, float* scales, float* sums);
+  void (*sum_groups)(const float* x, int64_t columns, int group, float* sums);
+  void (*product)(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride);
+  void (*rms_norm)(const float* x, const float* weight, float eps, int64_t size, float* out);
+  void (*swiglu)(const float* gate, const float* x, int64_t size, float* out);
+  void (*rope)(
+      const float* x, const float* cosines, const float* sines, int64_t half, int64_t size, bool traditional,
+      float* out);
+  void (*attention_rows)(const Attention& t, int64_t unit, float* work);
+  void (*attention_split)(const Attention& t, int64_t unit, float* partial, float* work);
+  void (*attention_join)(const Attention& t, const float* partial);
+};
+
+#define LATTICE_TABLE \
+  inline const Loops table = { \
+      quantize_row, sum_groups, product, rms_norm, swiglu, rope, attention_rows, attention_split, attention_join};
+
+#define LATTICE_LEVEL 0
+namespace plain {
+#include "all.body.h"
+}
+#undef LATTICE_LEVEL
+
+#if LATTICE_X86
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+#define LATTICE_LEVEL 2
+namespace avx2 {
+#include "all.body.h"
+}
+#undef LATTICE_LEVEL
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push( \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,prefer-vector-width=512")
+#endif
+#define LATTICE_LEVEL 3
+namespace avx512 {
+#include "all.body.h"
+}
+#undef LATTICE_LEVEL
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#elif LATTICE_ARM
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("dotprod"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
+#define LATTICE_LEVEL 1
+namespace neon {
+#include "all.body.h"
+}
+#undef LATTICE_LEVEL
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+inline const Loops& loops(Isa isa) {
+#if LATTICE_X86
+  if (isa == Isa::avx512) return avx512::table;
+  if (isa == Isa::avx2) return avx2::table;
+#elif LATTICE_ARM
+  if (isa == Isa::neon) return neon::table;
+#endif
+  return plain::table;
+}
+
+}  // namespace lattice
