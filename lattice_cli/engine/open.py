@@ -7,11 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lattice_cli.engine.engine import Engine
 from lattice_cli.model.card import ModelCard, ModelSource
 from lattice_cli.settings import EngineSettings, Home
+
+if TYPE_CHECKING:
+    from lattice_cli.kernels.blas import BlasReport
+    from lattice_cli.kernels.native_choice import Native
 
 # PERF: on a CPU (by `True`) attention over a chunk costs chunk x context exponentials, so short chunks read
 # smollm2-135m's prompt of 430 tokens 8% faster than one of 512, and a cancel is heard four times as often.
@@ -50,7 +56,7 @@ def open_engine(
 
 
 def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tokenizer_dir: Path | None) -> OpenEngine:
-    from lattice_cli.kernels import blas, platform
+    from lattice_cli.kernels import blas, install, native_choice, platform
 
     products = blas.preload(home)
     platform.check_platform()
@@ -59,12 +65,24 @@ def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tok
     from lattice_cli.engine.backend import MlxBackend
     from lattice_cli.model.load import load
 
+    def release() -> None:
+        install.take_functions()
+        mx.clear_streams()
+
     # UPSTREAM: a thread that used mlx 0.32 and did not clear its streams aborts the process at exit (status 134).
     try:
         loaded = load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
+        native = native_choice.choose(home)
+        if native.module is not None:
+            install.put_functions(native.module)
         chunk = settings.prefill_chunk or CHUNK_TOKENS[platform.backend_name() == "cpu"]
-        backend = MlxBackend(loaded.network, settings.max_rows, chunk, products.fit_threads)
+        backend = MlxBackend(loaded.network, settings.max_rows, chunk, partial(_fit_threads, products, native))
     except BaseException:
-        mx.clear_streams()
+        release()
         raise
-    return OpenEngine(loaded.card, Engine(loaded.card, backend, settings), release=mx.clear_streams)
+    return OpenEngine(loaded.card, Engine(loaded.card, backend, settings), release=release)
+
+
+def _fit_threads(products: BlasReport, native: Native) -> None:
+    products.fit_threads()
+    native.fit_threads()

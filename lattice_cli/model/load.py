@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lattice_cli.errors import UsageError
-from lattice_cli.kernels import blas, platform
+from lattice_cli.kernels import blas, native_choice, platform
 from lattice_cli.kernels.limits import memory_bytes
 from lattice_cli.model import folder as files
 from lattice_cli.model.card import ModelCard, ModelFormat, ModelSource
@@ -43,13 +43,14 @@ def load(
     """
     products = blas.preload(home)
     platform.check_platform()
+    native = native_choice.choose(home)
     found = read_format(source.path)
     window = choose_window(found, context_tokens)
     if found.kind == "gguf":
         speech, network, notes = _open_gguf(find_file(source.path), tokenizer_dir)
     else:
         speech, network, notes = _open_folder(source.path, tokenizer_dir, q4=found.kind == "q4")
-    notes += _settle(network, source.path, gguf=found.kind == "gguf")
+    notes += _settle(network, source.path, native, gguf=found.kind == "gguf")
     if products.slow:
         notes += (f"prompts are read slowly because {products.reason}; see `lattice doctor`",)
     card = ModelCard(
@@ -128,15 +129,18 @@ def _open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tup
 # Memory.
 
 
-def _settle(network: Any, path: Path, *, gguf: bool) -> tuple[str, ...]:
+def _settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool) -> tuple[str, ...]:
     """Choose the number format for this machine and read every weight; notes for the user."""
     import mlx.core as mx
 
+    from lattice_cli.kernels import install
     from lattice_cli.model import precision
     from lattice_cli.model.network import translated
 
     note: str | None = None
     with translated(path):
+        if native.module is not None:
+            install.pack_modules(network, native.module, exact=native.exact)
         if platform.backend_name() != "cpu":
             if gguf:
                 precision.follow_matrices(network)

@@ -1,0 +1,94 @@
+"""Puts the native kernels into an mlx-lm network, and mlx's functions back afterwards. The one place that does.
+
+Two things are replaced. Modules of a network: quantized linear and embedding layers whose layout we know become
+packed ones, which compute from the packed weights. Functions that model code calls, process-wide:
+`mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention` of mlx 0.32 and `swiglu` of mlx-lm 0.32
+(mlx_lm/models/activations.py). The replacements take the same arguments and hand whatever is not float32 on a
+CPU to the originals. Knows mlx's modules; knows no model.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+_BITS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+_FAST = {"rms_norm": "rms_norm", "rope": "rope", "scaled_dot_product_attention": "sdpa"}
+_originals: list[tuple[Any, str, Any]] = []  # (owner, name, what was there); empty when nothing is replaced
+
+
+def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
+    """Replace every quantized linear and embedding layer we know; returns how many.
+
+    `exact`: activations stay float32, else they are rounded to 8 bits for each 32 columns (logits move by a KL
+    divergence of 2e-3). Layer by layer, so that memory holds one layer twice at most.
+    """
+    import mlx.core as mx
+
+    count = 0
+    for path, module in [(path, module) for path, module in network.named_modules() if "scales" in module]:
+        twin = packed_twin(module, native, exact=exact)
+        if twin is not None:
+            _set(network, path, twin)
+            module.clear()  # the list still holds it: let its arrays go now
+            count += 1
+    mx.clear_cache()
+    return count
+
+
+def packed_twin(module: Any, native: Any, *, exact: bool) -> Any | None:
+    """A module that computes what a quantized one does from weights in our layout; None where we do not know it."""
+    import mlx.core as mx
+    from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
+
+    from lattice_cli.kernels.packed import packed_classes
+
+    kind = type(module)
+    if kind not in (QuantizedLinear, QuantizedEmbedding) or module.mode != "affine":
+        return None
+    if module.bits not in _BITS or module.group_size not in _GROUPS or module.scales.ndim != 2:
+        return None
+    packed = native.pack(module.weight, module.scales, module.biases, module.group_size, module.bits)
+    linear, embedding = packed_classes()
+    if kind is QuantizedEmbedding:
+        return embedding(native, packed, exact)
+    bias = module.bias.astype(mx.float32) if "bias" in module else None
+    return linear(native, packed, exact, bias)
+
+
+def put_functions(native: Any) -> None:
+    """Replace the functions that model code calls. Idempotent; `take_functions` undoes it."""
+    if _originals:
+        return
+    import mlx.core as mx
+    from mlx_lm.models import activations
+
+    for name, ours in _FAST.items():
+        _put(mx.fast, name, getattr(native, ours))
+    original = activations.swiglu
+    for module in [m for name, m in list(sys.modules.items()) if name.startswith("mlx_lm.models.")]:
+        if getattr(module, "swiglu", None) is original:
+            _put(module, "swiglu", native.swiglu)
+
+
+def take_functions() -> None:
+    """mlx's and mlx-lm's own functions again. Idempotent."""
+    while _originals:
+        owner, name, original = _originals.pop()
+        setattr(owner, name, original)
+
+
+def _put(owner: Any, name: str, replacement: Any) -> None:
+    _originals.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, replacement)
+
+
+def _set(network: Any, path: str, module: Any) -> None:
+    """Set the module at a dotted path; numbers are places in a list."""
+    *parents, name = path.split(".")
+    owner = network
+    for part in parents:
+        owner = owner[int(part)] if part.isdigit() else owner[part]
+    owner[int(name) if name.isdigit() else name] = module
