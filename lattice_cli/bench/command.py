@@ -136,7 +136,8 @@ def parity(
     json: Annotated[bool, typer.Option("--json", help="Tables to stderr, one JSON document to stdout")] = False,
     every_case: Annotated[bool, typer.Option("--verbose", help="List the cases that agree too")] = False,
     fixtures: Annotated[
-        Path | None, typer.Option(exists=True, file_okay=False, help="The fixtures [default: the checkout's]")
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="The fixtures [default: those of lattice]"),
     ] = None,
 ) -> None:
     """Replay the recorded contracts of both seeds and our own over real sockets, and tiny models with golden numbers.

@@ -12,30 +12,29 @@ import http.client
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import msgspec
 from sseclient import SSEClient
 
+from lattice_cli.bench.address import Address, read_address
 from lattice_cli.bench.reading import Answer, Frame, Miss, Reading
-from lattice_cli.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server: `prefix` is the path before `/chat/completions`."""
+    """A server, and how to ask it; `timeout_s` bounds every wait for bytes."""
 
-    secure: bool
-    host: str
-    port: int | None
-    prefix: str
+    address: Address
     timeout_s: float
     api_key: str | None = field(default=None, repr=False)
 
     def connect(self) -> http.client.HTTPConnection:
-        """A fresh connection, not yet open; `timeout_s` bounds every wait for bytes."""
-        kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
-        return kind(self.host, self.port, timeout=self.timeout_s)
+        """A fresh connection, not yet open."""
+        return self.address.connect(self.timeout_s)
+
+    def path(self, name: str) -> str:
+        """Of `chat/completions` and the like."""
+        return f"{self.address.path or '/v1'}/{name}"
 
     def headers(self) -> dict[str, str]:
         """What every request carries."""
@@ -45,15 +44,7 @@ class Target:
 
 def read_target(url: str, timeout_s: float, api_key: str | None = None) -> Target:
     """`http://host:port`, with or without `/v1`. Raises: UsageError."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"`{url}` is no http address", param="--url", hint="such as http://127.0.0.1:11435")
-    prefix = parts.path.rstrip("/") or "/v1"
-    return Target(parts.scheme == "https", parts.hostname, port, prefix, timeout_s, api_key)
+    return Target(read_address(url), timeout_s, api_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +82,7 @@ def ask(target: Target, question: Question, clock: Callable[[], float] = time.mo
     began_s = clock()
     connection = target.connect()
     try:
-        connection.request("POST", f"{target.prefix}/chat/completions", question.body(), target.headers())
+        connection.request("POST", target.path("chat/completions"), question.body(), target.headers())
         response = connection.getresponse()
         if response.status != 200:
             return Miss(f"HTTP {response.status}: {_told(response.read())}")
@@ -120,7 +111,7 @@ def first_model(target: Target) -> str | None:
     """The first id of `/v1/models`; None when the server does not tell."""
     connection = target.connect()
     try:
-        connection.request("GET", f"{target.prefix}/models", headers=target.headers())
+        connection.request("GET", target.path("models"), headers=target.headers())
         models = msgspec.json.decode(connection.getresponse().read(), type=_Models)
         return models.data[0].id if models.data else None
     except (OSError, http.client.HTTPException, msgspec.DecodeError):

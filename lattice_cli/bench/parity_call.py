@@ -12,13 +12,12 @@ import select
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from msgspec import UNSET
 
+from lattice_cli.bench.address import Address
 from lattice_cli.bench.parity_body import json_bytes, raw_bytes
 from lattice_cli.bench.parity_case import Request
-from lattice_cli.errors import UsageError
 
 LIMIT_S = 20.0  # of one wait for bytes, and of one whole answer
 
@@ -35,34 +34,6 @@ class Answer:
 
 class NoAnswer(Exception):
     """Nothing that is HTTP came, or not in time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """Where a server is; `prefix` stands before every path."""
-
-    host: str
-    port: int
-    secure: bool = False
-    prefix: str = ""
-
-    def connect(self, limit_s: float) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
-        return kind(self.host, self.port, timeout=limit_s)
-
-
-def read_address(url: str) -> Address:
-    """`http://host:port`, with or without `/v1`, which every case names itself. Raises: UsageError."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urlsplit(""), None
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"`{url}` is no http address", param="--url", hint="such as http://127.0.0.1:11435")
-    secure = parts.scheme == "https"
-    prefix = parts.path.rstrip("/").removesuffix("/v1")
-    return Address(parts.hostname, port or (443 if secure else 80), secure, prefix)
 
 
 class Call:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import lattice_cli
 from lattice_cli import console
+from lattice_cli.bench.address import read_address
 from lattice_cli.bench.parity import GREEDY, MODELS, WIRE_SUITES, Verdict, read_suites, replay_all, replay_at
-from lattice_cli.bench.parity_call import read_address
 from lattice_cli.errors import BenchError, UsageError
 from lattice_cli.settings import read_home
 
@@ -21,7 +21,7 @@ SUITES = (*WIRE_SUITES, MODELS, GREEDY)
 
 @dataclass(frozen=True, slots=True)
 class ParityPlan:
-    """None means: all suites, all cases, servers of our own, the checkout's fixtures."""
+    """None means: all suites, all cases, servers of our own, the fixtures that come with lattice."""
 
     suite: str | None = None
     case: str | None = None
@@ -39,7 +39,7 @@ def run_parity(plan: ParityPlan) -> list[Verdict]:
         raise UsageError(f"there is no suite `{plan.suite}`", param="--suite", hint=f"there are {', '.join(SUITES)}")
     if plan.url is not None and plan.suite in (MODELS, GREEDY):
         raise UsageError(f"the suite `{plan.suite}` asks the engine of this process, not a server", param="--url")
-    folder = plan.fixtures or _checkout()
+    folder = plan.fixtures or _shipped()
     wanted = SUITES if plan.suite is None else (plan.suite,)
     suites = read_suites(folder, [name for name in wanted if name in WIRE_SUITES], plan.case)
     if plan.url is not None:
@@ -61,9 +61,10 @@ def _engine_verdicts(plan: ParityPlan, wanted: tuple[str, ...], folder: Path) ->
         yield from replay_greedy(folder / GREEDY, read_home(), plan.case)
 
 
-def _checkout() -> Path:
-    """Where the fixtures lie beside the sources; they are no part of the installed package."""
-    folder = Path(lattice_cli.__file__).parent.parent / "fixtures"
-    if not (folder / "parity").is_dir():
-        raise BenchError("the fixtures are not here", hint="run in a checkout of lattice, or name them with --fixtures")
-    return folder
+def _shipped() -> Path:
+    """Where the fixtures lie: beside the package in a checkout, inside it when installed."""
+    package = Path(lattice_cli.__file__).parent
+    for folder in (package.parent / "fixtures", package / "fixtures"):
+        if (folder / "parity").is_dir():
+            return folder
+    raise BenchError("the fixtures are not here", hint="name them with --fixtures")

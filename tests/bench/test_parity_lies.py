@@ -17,8 +17,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from lattice_cli.bench.address import Address, read_address
+from lattice_cli.bench.load import read_target
 from lattice_cli.bench.parity import Verdict, replay_at
-from lattice_cli.bench.parity_call import Address, Call, NoAnswer, read_address
+from lattice_cli.bench.parity_call import Call, NoAnswer
 from lattice_cli.bench.parity_case import Case, Request
 from lattice_cli.errors import UsageError
 from tests.bench.stub import Reply, refuse, serving, stream
@@ -214,15 +216,18 @@ def test_an_answer_may_come_before_the_body_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "address"),
+    ("url", "address", "before_v1", "asked"),
     [
-        ("http://127.0.0.1:11435", Address("127.0.0.1", 11435)),
-        ("http://127.0.0.1:11435/v1/", Address("127.0.0.1", 11435)),
-        ("https://host/api/v1", Address("host", 443, secure=True, prefix="/api")),
+        ("http://127.0.0.1:11435", Address("127.0.0.1", 11435), "", "/v1/models"),
+        ("http://127.0.0.1:11435/v1/", Address("127.0.0.1", 11435, path="/v1"), "", "/v1/models"),
+        ("https://host/api/v1", Address("host", 443, secure=True, path="/api/v1"), "/api", "/api/v1/models"),
+        ("https://host/api/v3", Address("host", 443, secure=True, path="/api/v3"), "/api/v3", "/api/v3/models"),
     ],
 )
-def test_an_address_is_read_with_or_without_v1(url: str, address: Address) -> None:
+def test_an_address_is_read_with_or_without_v1(url: str, address: Address, before_v1: str, asked: str) -> None:
     assert read_address(url) == address
+    assert address.prefix == before_v1
+    assert read_target(url, 5).path("models") == asked
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://host", "http://", "http://host:port"])
