@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_MODEL = "smollm2-135m"
+DEFAULT_KERNELS = "exact"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Home:
 
     `offline` forbids any network access (`LATTICE_OFFLINE` set to anything but "" or "0").
     `blas` is `LATTICE_BLAS`: a library path, "none", or None when unset.
-    `kernels` is `LATTICE_KERNELS`: "off", "on", "exact", or None when unset.
+    `kernels` is `LATTICE_KERNELS`: "off", "exact" (when unset) or "fast"; see kernels/native_choice.py.
     `default_model` is `LATTICE_SERVE_MODEL`, else `smollm2-135m`.
     """
 
@@ -29,7 +30,7 @@ class Home:
     models: Path
     offline: bool = False
     blas: str | None = None
-    kernels: str | None = None
+    kernels: str = "off"
     default_model: str = DEFAULT_MODEL
 
     @property
@@ -47,7 +48,7 @@ def read_home(env: Mapping[str, str] = os.environ) -> Home:
         models=models,
         offline=env.get("LATTICE_OFFLINE", "") not in ("", "0"),
         blas=env.get("LATTICE_BLAS") or None,
-        kernels=env.get("LATTICE_KERNELS") or None,
+        kernels=env.get("LATTICE_KERNELS") or DEFAULT_KERNELS,
         default_model=env.get("LATTICE_SERVE_MODEL") or DEFAULT_MODEL,
     )
 

@@ -1,7 +1,7 @@
 """Whether the native kernels serve this process, and with how many threads.
 
-Knows the setting, the platform and the builder; knows no model. `LATTICE_KERNELS` is `off`, `on`, or `exact`
-(float32 activations, for comparisons); unset, see DEFAULT.
+Knows the setting, the platform and the builder; knows no model. `LATTICE_KERNELS` is `exact` (the default:
+activations stay float32), `fast` (rounded to 8 bits per 32 columns) or `off` (mlx's own, through BLAS).
 
 Thread: worker
 """
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from lattice_cli import console
 from lattice_cli.errors import UsageError
 from lattice_cli.kernels import build, platform
 from lattice_cli.kernels.limits import usable_cores
@@ -23,8 +24,7 @@ from lattice_cli.settings import Home
 
 log = logging.getLogger("lattice.kernels")
 
-MODES = ("off", "on", "exact")
-DEFAULT = "off"
+MODES = ("off", "exact", "fast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Native:
     fit_threads: Callable[[], None] = lambda: None
 
 
-def choose(home: Home, say: Callable[[str], None] | None = None) -> Native:
-    """The kernels for this machine and setting; compiles them on first use (`build.load`).
+def choose(home: Home) -> Native:
+    """The kernels for this machine and setting; compiles them on first use (`build.load`), with a line that says so.
 
-    Raises: UsageError for a `LATTICE_KERNELS` that is none of off, on, exact.
+    Raises: UsageError for a `LATTICE_KERNELS` that is none of off, exact, fast.
     """
-    mode = home.kernels or DEFAULT
+    mode = home.kernels
     if mode not in MODES:
         raise UsageError(
-            f"`LATTICE_KERNELS` is `{mode}`, and must be `off`, `on` or `exact`",
+            f"`LATTICE_KERNELS` is `{mode}`, and must be `off`, `exact` or `fast`",
             param="LATTICE_KERNELS",
             hint="leave it unset for what suits this machine",
         )
@@ -54,12 +54,12 @@ def choose(home: Home, say: Callable[[str], None] | None = None) -> Native:
     if platform.backend_name() != "cpu":
         return Native(None, "the native kernels are for CPUs, and mlx computes on a GPU")
     try:
-        module = build.load(home, say)
+        module = build.load(home, console.say)
     except build.Unbuildable as error:
         log.warning("%s; computing through BLAS instead. To get them: %s", error, build.HOW_TO_GET)
         return Native(None, str(error))
     log.info("native kernels: %s", module.isa())
-    return Native(module, module.isa(), exact=mode == "exact", fit_threads=_team(module))
+    return Native(module, module.isa(), exact=mode != "fast", fit_threads=_team(module))
 
 
 class _Team:

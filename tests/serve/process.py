@@ -33,7 +33,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
-            env={**clean, "LATTICE_HOME": str(home), **environment},
+            env={**clean, "LATTICE_KERNELS": "off", "LATTICE_HOME": str(home), **environment},  # no half minute of g++
         )
         self._lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._errors: list[bytes] = []

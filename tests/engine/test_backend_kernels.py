@@ -1,0 +1,39 @@
+"""Every test of MlxBackend again, on a quantized tiny model whose layers and functions are the native kernels'.
+
+Thread: any (mlx runs on the test's own thread)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lattice_cli.kernels import install, native_choice
+from lattice_cli.model.upstream import file_limit_kept
+from lattice_cli.settings import Home
+from tests.engine.test_backend import *  # noqa: F403
+from tests.tiny import write_tiny_folder
+
+pytestmark = [pytest.mark.tiny, pytest.mark.timeout(300)]
+
+CACHE = Path("~/.cache/lattice-tests").expanduser()  # where compiled kernels stay between runs
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3_5"])
+def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    native = native_choice.choose(Home(CACHE, CACHE / "models", kernels="exact"))
+    if native.module is None:
+        pytest.skip(native.reason)
+    with file_limit_kept():
+        from mlx_lm.utils import load_model
+    from mlx.nn import quantize
+
+    model, _ = load_model(write_tiny_folder(tmp_path_factory.mktemp("tiny") / request.param, request.param))
+    quantize(model, 32, 4, class_predicate=lambda _, m: hasattr(m, "to_quantized") and m.weight.shape[-1] % 32 == 0)
+    assert install.pack_modules(model, native.module, exact=True) > 10
+    install.put_functions(native.module)
+    yield model
+    install.take_functions()
