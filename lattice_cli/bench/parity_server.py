@@ -39,7 +39,7 @@ class ServerProcess:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**clean, "LATTICE_HOME": self._home.name, "LATTICE_OFFLINE": "1"},
+            env={"LATTICE_KERNELS": "off", **clean, "LATTICE_HOME": self._home.name, "LATTICE_OFFLINE": "1"},
         )
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._talk: list[str] = []

@@ -8,7 +8,6 @@ Thread: any
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +54,14 @@ def logits(model: LoadedModel, native: native_choice.Native, ids: tuple[int, ...
 
 
 @pytest.fixture(scope="module")
-def text_logits(smollm2_file: Path) -> Iterator[tuple[tuple[int, ...], dict[str, np.ndarray[Any, Any]]]]:
+def text_logits(smollm2_file: Path) -> tuple[tuple[int, ...], dict[str, np.ndarray[Any, Any]]]:
     """The ids of 400 tokens of text and, for each mode, their logits."""
     found = {}
     for mode in ("off", "exact", "fast"):
         model = load(ModelSource("smollm2-135m", smollm2_file, "gguf"), home(mode))
         ids = tuple(model.card.tokenizer.encode((ROOT / "LICENSE-APACHE").read_text()))[:400]
         found[mode] = logits(model, native_choice.choose(home(mode)), ids)
-    yield ids, found
+    return ids, found
 
 
 def test_exact_kernels_give_the_logits_of_float32(
