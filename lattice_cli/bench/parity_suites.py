@@ -45,7 +45,8 @@ def run_parity(plan: ParityPlan) -> list[Verdict]:
     if plan.url is not None:
         verdicts = replay_at(read_address(plan.url), suites)
     else:
-        with console.status(f"replaying {sum(map(len, suites.values()))} cases"):
+        count = sum(map(len, suites.values()))
+        with console.status(f"replaying {count} cases" if count else "asking the engine"):
             verdicts = [*replay_all(suites, folder / MODELS), *_engine_verdicts(plan, wanted, folder)]
     if not verdicts:
         raise BenchError(f"no suite has a case `{plan.case}`" if plan.case else "there are no cases")
