@@ -69,6 +69,27 @@ def load(home: Home, say: Any = None) -> Any:
     return _import(file)
 
 
+def obstacle(home: Home) -> str | None:
+    """What keeps the module from being used or compiled here; None: nothing known. Compiles nothing. Cost: 5 ms."""
+    try:
+        recipe = read_recipe()
+        file = module_file(home, recipe)
+        if not file.exists():
+            _check_tools(recipe)
+            if (file.parent / "failed.txt").exists():
+                return f"compiling them failed earlier, see `{file.parent / 'failed.txt'}`"
+    except Unbuildable as reason:
+        return str(reason)
+    return None
+
+
+def _check_tools(recipe: Recipe) -> None:
+    if shutil.which(recipe.command[0]) is None:
+        raise Unbuildable("no C++ compiler was found")
+    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        raise Unbuildable("Python's headers are not installed")
+
+
 def module_file(home: Home, recipe: Recipe) -> Path:
     """Where the module of a recipe lies."""
     return home.root / "kernels" / recipe.key / f"{NAME}{EXTENSION_SUFFIXES[0]}"
@@ -124,10 +145,7 @@ def _build_once(home: Home, recipe: Recipe, file: Path, say: Any) -> None:
 
 
 def _build(recipe: Recipe, file: Path, failed: Path, say: Any) -> None:
-    if shutil.which(recipe.command[0]) is None:
-        raise Unbuildable("no C++ compiler was found")
-    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        raise Unbuildable("Python's headers are not installed")
+    _check_tools(recipe)
     if say is not None:
         say("compiling the CPU kernels, once (about half a minute)")
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:

@@ -85,7 +85,7 @@ def examine(home: Home) -> Examination:
 
 def _products(home: Home, missing: list[Missing]) -> tuple[str | None, float | None, str]:
     """(BLAS line for a Linux CPU, GFLOP/s, device)."""
-    from lattice_cli.kernels import blas, platform
+    from lattice_cli.kernels import blas, build, platform
     from lattice_cli.kernels.machine import read_machine
 
     line = None
@@ -102,6 +102,13 @@ def _products(home: Home, missing: list[Missing]) -> tuple[str | None, float | N
     wanted = platform.better_backend(read_machine())
     if wanted:
         missing.append(Missing("there is an NVIDIA GPU here, and MLX is installed for the CPU", wanted, blocks=False))
+    obstacle = build.obstacle(home) if platform.backend_name() == "cpu" and home.kernels != "off" and line else None
+    if obstacle:
+        missing.append(
+            Missing(
+                f"no native kernels ({obstacle}): models are about ten times slower", build.HOW_TO_GET, blocks=False
+            )
+        )
     return line, blas.measure_gflops(), platform.device_name()
 
 
