@@ -19,7 +19,7 @@ from lattice_cli import console
 from lattice_cli.errors import UsageError
 from lattice_cli.kernels import build, platform
 from lattice_cli.kernels.limits import usable_cores
-from lattice_cli.kernels.threads import BlasThreads, others_running, shows_our_cores
+from lattice_cli.kernels.threads import BlasThreads, shows_our_cores
 from lattice_cli.settings import Home
 
 log = logging.getLogger("lattice.kernels")
@@ -76,4 +76,4 @@ def _team(module: Any) -> Callable[[], None]:
     module.start(cores)
     known = shows_our_cores(cores) and cores == os.cpu_count()
     team: Any = _Team(module)
-    return BlasThreads(team, cores, others=others_running if known else lambda: 0).fit
+    return BlasThreads(team, cores, others=None if known else lambda: 0).fit
