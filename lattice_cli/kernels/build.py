@@ -119,7 +119,11 @@ def _package(name: str, versions: str) -> Path:
     found = importlib.metadata.version(name)
     if not found.startswith(versions):
         raise Unbuildable(f"the native kernels know {name} {versions}*, and {found} is installed")
-    return Path(next(iter(spec.submodule_search_locations)))
+    # mlx has no `__init__`, so any folder of that name on the path is a part of it: the one with headers is meant.
+    for folder in map(Path, spec.submodule_search_locations):
+        if (folder / "include").is_dir():
+            return folder
+    raise Unbuildable(f"the headers of `{name}` are not installed")
 
 
 def _compiler() -> str:

@@ -5,6 +5,7 @@ Thread: any
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,14 @@ def test_the_setting() -> None:
     assert native_choice.choose(home(Path("/nowhere"), "off")).module is None
     with pytest.raises(UsageError, match="must be `off`, `exact` or `fast`"):
         native_choice.choose(home(Path("/nowhere"), "maybe"))
+
+
+def test_a_folder_that_happens_to_be_called_mlx_is_not_taken_for_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """mlx is a namespace package: a script that ran beside a folder `mlx` compiled against that."""
+    pytest.importorskip("nanobind")
+    (tmp_path / "mlx").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    assert all(str(tmp_path) not in part for part in build.read_recipe().command)
