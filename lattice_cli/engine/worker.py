@@ -145,7 +145,7 @@ class EngineWorker:
         if self.error is not None:
             raise self.error
         if self.card is None:
-            raise self._unavailable()
+            raise self.unavailable()
         return self.card
 
     def submit(self, jobs: Sequence[Job]) -> Ticket:
@@ -157,7 +157,7 @@ class EngineWorker:
         ticket = Ticket([replace(job, submitted_s=now_s) for job in jobs], self._inbox.put)
         with self._lock:
             if self.state is not State.READY:
-                raise self._unavailable()
+                raise self.unavailable()
             if len(self._unfinished) >= self._max_open:
                 raise Overloaded(
                     f"the server is busy: {self._max_open} requests are running or waiting", hint="try again later"
@@ -188,7 +188,8 @@ class EngineWorker:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _unavailable(self) -> EngineUnavailable:
+    def unavailable(self) -> EngineUnavailable:
+        """Why nothing can be submitted in the state the worker is in."""
         told = {
             State.LOADING: "the model is still loading",
             State.READY: "the model is still loading",
@@ -296,7 +297,7 @@ class EngineWorker:
             if isinstance(message, Submit):
                 unanswered |= {job.id: message.ticket for job in message.ticket.jobs}
         self._tickets |= unanswered
-        self._run_deliver([Failed(job_id, self._unavailable()) for job_id in unanswered])
+        self._run_deliver([Failed(job_id, self.unavailable()) for job_id in unanswered])
         try:
             if self.error is not None and self.on_broken is not None:
                 self.on_broken(self.error)

@@ -37,8 +37,11 @@ class Native:
     fit_threads: Callable[[], None] = lambda: None
 
 
+@cache
 def choose(home: Home) -> Native:
     """The kernels for this machine and setting; compiles them on first use (`build.load`), with a line that says so.
+
+    Decided once for a home in this process: loading and opening a model both ask.
 
     Raises: UsageError for a `LATTICE_KERNELS` that is none of off, exact, fast.
     """

@@ -18,7 +18,7 @@ from itertools import chain
 
 from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.worker import EngineWorker, State, Ticket
-from lattice_cli.errors import EngineLost, EngineUnavailable, LatticeError, ModelNotFound
+from lattice_cli.errors import EngineLost, LatticeError, ModelNotFound
 from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started
 from lattice_cli.model.card import ModelCard
 from lattice_cli.policy import Commit
@@ -46,17 +46,11 @@ class Admitted:
 
 def ready_card(worker: EngineWorker) -> ModelCard:
     """Raises: EngineUnavailable saying what the engine is busy with."""
-    told = {
-        State.LOADING: "the model is still loading",
-        State.DRAINING: "the server is shutting down",
-        State.STOPPED: "the server is shutting down",
-        State.BROKEN: "the engine has failed and must be restarted",
-    }
-    state, card = worker.state, worker.card
+    state, card, busy = worker.state, worker.card, worker.unavailable()
     if state in (State.BROKEN, State.STOPPED):
-        raise EngineLost(told[state])
+        raise EngineLost(busy.message)
     if card is None or state is not State.READY:
-        raise EngineUnavailable(told.get(state, told[State.LOADING]))
+        raise busy
     return card
 
 
