@@ -1,0 +1,188 @@
+// Quantized weights in our layout, and products and look-ups with them.
+#pragma once
+
+#include "primitive.h"
+
+namespace lattice {
+namespace {
+
+// A packed matrix. `store` may begin anywhere: the blocks start `shift` bytes in, on a cache line.
+struct PackedWeight {
+  Packed layout;
+  array store;
+  int64_t shift;
+
+  Packed at(const uint8_t* base) const {
+    Packed p = layout;
+    p.data = base + shift;
+    return p;
+  }
+};
+
+PackedWeight pack(array codes, array scales, array biases, int group, int bits) {
+  if (codes.ndim() != 2 || scales.ndim() != 2 || biases.shape() != scales.shape() || codes.dtype() != mx::uint32 ||
+      biases.dtype() != scales.dtype()) {
+    throw std::invalid_argument("pack: codes (rows, words) in uint32, scales and biases (rows, groups) expected");
+  }
+  const bool known = bits == 2 || bits == 3 || bits == 4 || bits == 5 || bits == 6 || bits == 8;
+  if (!known || (group != 32 && group != 64 && group != 128) ||
+      int64_t(codes.shape(1)) * 32 != int64_t(scales.shape(1)) * group * bits) {
+    throw std::invalid_argument("pack: no such layout");
+  }
+  Packed p;
+  p.rows = codes.shape(0), p.columns = int64_t(scales.shape(1)) * group, p.group = group, p.bits = stored_bits(bits);
+  if (scales.dtype() == mx::float16) {
+    p.kind = ScaleKind::float16;
+  } else if (scales.dtype() == mx::bfloat16) {
+    p.kind = ScaleKind::bfloat16;
+  } else if (scales.dtype() == mx::float32) {
+    p.kind = ScaleKind::float32;
+  } else {
+    throw std::invalid_argument("pack: scales are float16, bfloat16 or float32");
+  }
+  codes = mx::contiguous(codes, false, mx::Device::cpu);
+  scales = mx::contiguous(scales, false, mx::Device::cpu);
+  biases = mx::contiguous(biases, false, mx::Device::cpu);
+  mx::eval(codes, scales, biases);
+  const int64_t bytes = p.bytes() + 64;
+  if (bytes > INT32_MAX) throw std::invalid_argument("pack: the matrix is too large");
+  mx::allocator::Data memory = mx::allocator::malloc(size_t(bytes));
+  auto* target = static_cast<uint8_t*>(memory.buffer().raw_ptr());
+  const int64_t shift = (64 - int64_t(reinterpret_cast<uintptr_t>(target) % 64)) % 64;
+  const auto bytes_of = [](const array& a) { return reinterpret_cast<const uint8_t*>(a.data<char>()); };
+  team->run((p.blocks() + 15) / 16, [&](int64_t chunk) {
+    const int64_t last = 16 * chunk + 16 < p.blocks() ? 16 * chunk + 16 : p.blocks();
+    pack_blocks(p, target + shift, bytes_of(codes), bits, bytes_of(scales), bytes_of(biases), 16 * chunk, last);
+  });
+  return {p, array(std::move(memory), {int(bytes)}, mx::uint8), shift};
+}
+
+// Rows of x -> what a product reads, in this thread's scratch memory.
+Operand prepare(const Loops& l, const Packed& p, const float* x, int64_t rows, bool exact) {
+  Operand operand;
+  operand.rows = rows;
+  float* sums = scratch<float, 1>(rows * p.groups());
+  operand.sums = sums;
+  const int64_t chunk_rows = 8, columns = p.columns;
+  if (exact) {
+    operand.values = x;
+    team->run((rows + chunk_rows - 1) / chunk_rows, [&](int64_t chunk) {
+      for (int64_t r = chunk * chunk_rows; r < rows && r < (chunk + 1) * chunk_rows; ++r) {
+        l.sum_groups(x + r * columns, columns, p.group, sums + r * p.groups());
+      }
+    });
+    return operand;
+  }
+  int8_t* codes = scratch<int8_t, 2>(rows * columns);
+  float* scales = scratch<float, 3>(rows * columns / 32);
+  operand.codes = codes, operand.scales = scales;
+  team->run((rows + chunk_rows - 1) / chunk_rows, [&](int64_t chunk) {
+    for (int64_t r = chunk * chunk_rows; r < rows && r < (chunk + 1) * chunk_rows; ++r) {
+      l.quantize_row(
+          x + r * columns, columns, p.group, codes + r * columns, scales + r * columns / 32, sums + r * p.groups());
+    }
+  });
+  return operand;
+}
+
+// Blocks of one chunk: four chunks a thread, in steps of the widest tile; everything at once where that is little.
+int64_t blocks_per_chunk(const Packed& p, int64_t rows) {
+  if (rows * p.rows * p.columns < 100'000) return p.blocks();
+  const int64_t share = p.blocks() / (4 * team->threads());
+  return share < 4 ? 4 : share / 4 * 4;
+}
+
+void multiply(const Packed& p, const float* x, int64_t rows, bool exact, float* out) {
+  const Loops& l = best();
+  const FlushDenormals flush;
+  const Operand operand = prepare(l, p, x, rows, exact);
+  const int64_t step = blocks_per_chunk(p, rows), blocks = p.blocks();
+  team->run((blocks + step - 1) / step, [&](int64_t chunk) {
+    const int64_t first = chunk * step, last = first + step < blocks ? first + step : blocks;
+    l.product(p, operand, first, last, out, p.rows);
+  });
+}
+
+class Product : public CpuPrimitive {
+ public:
+  Product(mx::Stream stream, Packed layout, int64_t shift, bool exact)
+      : CpuPrimitive(stream), layout_(layout), shift_(shift), exact_(exact) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    make_room(outputs[0]);
+    if (outputs[0].size() == 0) return;
+    Packed p = layout_;
+    p.data = inputs[1].data<uint8_t>() + shift_;
+    const int64_t rows = int64_t(inputs[0].size()) / p.columns;
+    encoder().dispatch([p, x = View(inputs[0]), rows, exact = exact_, out = outputs[0].data<float>()] {
+      multiply(p, x.rows<0>(), rows, exact, out);
+    });
+  }
+
+  std::vector<mx::Shape> output_shapes(const std::vector<array>& inputs) override {
+    mx::Shape shape = inputs[0].shape();
+    shape.back() = int(layout_.rows);
+    return {shape};
+  }
+
+  const char* name() const override { return "LatticeProduct"; }
+
+ private:
+  Packed layout_;
+  int64_t shift_;
+  bool exact_;
+};
+
+array product(const array& x, const PackedWeight& w, bool exact, mx::StreamOrDevice s) {
+  if (x.ndim() < 1 || x.shape(-1) != w.layout.columns) {
+    throw std::invalid_argument("product: x has " + std::to_string(x.ndim() ? x.shape(-1) : 0) +
+        " columns, the weights have " + std::to_string(w.layout.columns));
+  }
+  mx::Shape shape = x.shape();
+  shape.back() = int(w.layout.rows);
+  return array(
+      shape, mx::float32, std::make_shared<Product>(mx::to_stream(s), w.layout, w.shift, exact),
+      {mx::astype(x, mx::float32, s), w.store});
+}
+
+class Rows : public CpuPrimitive {
+ public:
+  Rows(mx::Stream stream, Packed layout, int64_t shift) : CpuPrimitive(stream), layout_(layout), shift_(shift) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    make_room(outputs[0]);
+    Packed p = layout_;
+    p.data = inputs[1].data<uint8_t>() + shift_;
+    const int64_t count = int64_t(inputs[0].size());
+    encoder().dispatch([p, ids = inputs[0].data<int32_t>(), count, out = outputs[0].data<float>()] {
+      team->run((count + 15) / 16, [&](int64_t chunk) {
+        for (int64_t i = 16 * chunk; i < count && i < 16 * chunk + 16; ++i) {
+          const int64_t row = ids[i] < 0 ? ids[i] + p.rows : ids[i];
+          if (row >= 0 && row < p.rows) {
+            unpack_row(p, row, out + i * p.columns);
+          } else {
+            std::memset(out + i * p.columns, 0, size_t(p.columns) * sizeof(float));
+          }
+        }
+      });
+    });
+  }
+
+  const char* name() const override { return "LatticeRows"; }
+
+ private:
+  Packed layout_;
+  int64_t shift_;
+};
+
+// The weights of rows `ids` in float32, (..., columns).
+array embed(const array& ids, const PackedWeight& w, mx::StreamOrDevice s) {
+  mx::Shape shape = ids.shape();
+  shape.push_back(int(w.layout.columns));
+  return array(
+      shape, mx::float32, std::make_shared<Rows>(mx::to_stream(s), w.layout, w.shift),
+      {mx::contiguous(mx::astype(ids, mx::int32, s), false, s), w.store});
+}
+
+}  // namespace
+}  // namespace lattice
