@@ -1,7 +1,8 @@
 """Puts the native kernels into an mlx-lm network, and mlx's functions back afterwards. The one place that does.
 
-Two things are replaced. Modules of a network: quantized linear and embedding layers whose layout we know become
-packed ones, which compute from the packed weights. Functions that model code calls, process-wide:
+Two things are replaced. Modules of a network: linear and embedding layers whose layout we know, quantized or not,
+become packed ones, which compute from the packed weights; and where all layers are of a kind that
+native/blocks.h knows, the inner model becomes one primitive (fused.py). Functions that model code calls, process-wide:
 `mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention` of mlx 0.32 and `swiglu` of mlx-lm 0.32
 (mlx_lm/models/activations.py). The replacements take the same arguments and hand whatever is not float32 on a
 CPU to the originals. Knows mlx's modules; knows no model.
@@ -14,22 +15,25 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+# In the fast mode only these round their activations: the head and the layers that read an MLP's inner values
+# bring half of the error (docs/log.md) and are a quarter of the work.
+_ROUGH = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj")
 _BITS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 _FAST = {"rms_norm": "rms_norm", "rope": "rope", "scaled_dot_product_attention": "sdpa"}
 _originals: list[tuple[Any, str, Any]] = []  # (owner, name, what was there); empty when nothing is replaced
 
 
 def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
-    """Replace every quantized linear and embedding layer we know; returns how many.
+    """Replace every linear and embedding layer we know; returns how many.
 
-    `exact`: activations stay float32, else they are rounded to 8 bits for each 32 columns (logits move by a KL
-    divergence of 2e-3). Layer by layer, so that memory holds one layer twice at most.
+    `exact`: activations stay float32, else they are rounded to 8 bits for each 32 columns wherever that costs
+    little (see `_ROUGH`). Layer by layer, so that memory holds one layer twice at most.
     """
     import mlx.core as mx
 
     count = 0
-    for path, module in [(path, module) for path, module in network.named_modules() if "scales" in module]:
-        twin = packed_twin(module, native, exact=exact)
+    for path, module in list(network.named_modules()):
+        twin = packed_twin(module, native, exact=exact or not path.endswith(_ROUGH))
         if twin is not None:
             _set(network, path, twin)
             module.clear()  # the list still holds it: let its arrays go now
@@ -39,20 +43,29 @@ def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
 
 
 def packed_twin(module: Any, native: Any, *, exact: bool) -> Any | None:
-    """A module that computes what a quantized one does from weights in our layout; None where we do not know it."""
+    """A module that computes what a linear or embedding layer does from weights in our layout; None where we do
+    not know it.
+    """
     import mlx.core as mx
+    from mlx.nn.layers.embedding import Embedding
+    from mlx.nn.layers.linear import Linear
     from mlx.nn.layers.quantized import QuantizedEmbedding, QuantizedLinear
 
     from lattice_cli.kernels.packed import packed_classes
 
     kind = type(module)
-    if kind not in (QuantizedLinear, QuantizedEmbedding) or module.mode != "affine":
+    if kind in (QuantizedLinear, QuantizedEmbedding):
+        if module.mode != "affine" or module.bits not in _BITS or module.group_size not in _GROUPS:
+            return None
+        if module.scales.ndim != 2:
+            return None
+        packed = native.pack(module.weight, module.scales, module.biases, module.group_size, module.bits)
+    elif kind in (Linear, Embedding) and module.weight.dtype in (mx.float32, mx.bfloat16, mx.float16):
+        packed = native.pack_dense(module.weight)
+    else:
         return None
-    if module.bits not in _BITS or module.group_size not in _GROUPS or module.scales.ndim != 2:
-        return None
-    packed = native.pack(module.weight, module.scales, module.biases, module.group_size, module.bits)
     linear, embedding = packed_classes()
-    if kind is QuantizedEmbedding:
+    if kind in (QuantizedEmbedding, Embedding):
         return embedding(native, packed, exact)
     bias = module.bias.astype(mx.float32) if "bias" in module else None
     return linear(native, packed, exact, bias)

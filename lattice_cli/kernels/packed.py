@@ -33,6 +33,14 @@ def packed_classes() -> tuple[Any, Any]:
             object.__setattr__(self, "_exact", exact)
             self.freeze()
 
+        @property
+        def output_rows(self) -> int:
+            return int(self._packed.rows)
+
+        def matrix(self) -> Any:
+            """The handle that native blocks multiply with; it shares the memory."""
+            return self._native.matrix(self._packed, self._exact, self._bias)
+
         def _extra_repr(self) -> str:
             return f"input_dims={self._packed.columns}, output_dims={self._packed.rows}, exact={self._exact}"
 

@@ -8,6 +8,7 @@ Thread: worker
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from lattice_cli.model.format import find_gguf, read_format
 from lattice_cli.model.gguf_header import read_header
 from lattice_cli.model.speech import Speech, gguf_speech, read_speech, think_markers
 from lattice_cli.settings import Home
+
+log = logging.getLogger("lattice.model")
 
 DEFAULT_CONTEXT_TOKENS = 4096  # where a config names no window
 
@@ -133,7 +136,7 @@ def _settle(network: Any, path: Path, native: native_choice.Native, *, gguf: boo
     """Choose the number format for this machine and read every weight; notes for the user."""
     import mlx.core as mx
 
-    from lattice_cli.kernels import install
+    from lattice_cli.kernels import fused, install
     from lattice_cli.model import precision
     from lattice_cli.model.network import translated
 
@@ -141,6 +144,8 @@ def _settle(network: Any, path: Path, native: native_choice.Native, *, gguf: boo
     with translated(path):
         if native.module is not None:
             install.pack_modules(network, native.module, exact=native.exact)
+            if reason := fused.fuse(network, native.module, half=not native.exact):
+                log.info("%s", reason)
         if platform.backend_name() != "cpu":
             if gguf:
                 precision.follow_matrices(network)

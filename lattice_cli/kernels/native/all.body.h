@@ -3,5 +3,6 @@
 #include "product.body.h"
 #include "pointwise.body.h"
 #include "attention.body.h"
+#include "paged.body.h"
 
 LATTICE_TABLE

@@ -56,31 +56,38 @@ static inline void score_tile(const float* q, const float* turned, int64_t D, fl
   }
 }
 
-// out[R][D] = out[R][D] * keep[R] + weights[R][64] x v[count][D].
-template <int R>
-static inline void value_tile(
-    const float* weights, const float* keep, const float* v, int64_t stride, int64_t count, int64_t D, float* out) {
-  int64_t d = 0;
-  for (; d + kScoreVectors * W <= D; d += kScoreVectors * W) {
-    vf acc[R][kScoreVectors];
-    for (int r = 0; r < R; ++r) {
-      for (int i = 0; i < kScoreVectors; ++i) acc[r][i] = load(out + r * D + d + W * i) * keep[r];
-    }
-    for (int64_t j = 0; j < count; ++j) {
-      for (int r = 0; r < R; ++r) {
-        for (int i = 0; i < kScoreVectors; ++i) {
-          acc[r][i] = load(v + j * stride + d + W * i) * weights[64 * r + j] + acc[r][i];
-        }
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      for (int i = 0; i < kScoreVectors; ++i) store(out + r * D + d + W * i, acc[r][i]);
+// Columns [d, d + N * W) of value_tile.
+template <int R, int N, class T>
+static inline void value_columns(
+    const float* weights, const float* keep, const T* v, int64_t stride, int64_t count, int64_t D, float* out) {
+  vf acc[R][N];
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < N; ++i) acc[r][i] = load(out + r * D + W * i) * keep[r];
+  }
+  for (int64_t j = 0; j < count; ++j) {
+    for (int i = 0; i < N; ++i) {
+      const vf value = load(v + j * stride + W * i);
+      for (int r = 0; r < R; ++r) acc[r][i] = value * weights[64 * r + j] + acc[r][i];
     }
   }
+  for (int r = 0; r < R; ++r) {
+    for (int i = 0; i < N; ++i) store(out + r * D + W * i, acc[r][i]);
+  }
+}
+
+// out[R][D] = out[R][D] * keep[R] + weights[R][64] x v[count][D].
+template <int R, class T>
+static inline void value_tile(
+    const float* weights, const float* keep, const T* v, int64_t stride, int64_t count, int64_t D, float* out) {
+  int64_t d = 0;
+  for (; d + kScoreVectors * W <= D; d += kScoreVectors * W) {
+    value_columns<R, kScoreVectors>(weights, keep, v + d, stride, count, D, out + d);
+  }
+  for (; d + W <= D; d += W) value_columns<R, 1>(weights, keep, v + d, stride, count, D, out + d);
   for (; d < D; ++d) {
     for (int r = 0; r < R; ++r) {
       float acc = out[r * D + d] * keep[r];
-      for (int64_t j = 0; j < count; ++j) acc += v[j * stride + d] * weights[64 * r + j];
+      for (int64_t j = 0; j < count; ++j) acc += value_of(v[j * stride + d]) * weights[64 * r + j];
       out[r * D + d] = acc;
     }
   }

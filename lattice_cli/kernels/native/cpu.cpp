@@ -6,15 +6,17 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+namespace nb = nanobind;
+
 #include "pointwise.h"
 #include "product.h"
 #include "sdpa.h"
-
-namespace nb = nanobind;
+#include "stack.h"
 
 NB_MODULE(lattice_cpu, m) {
   using namespace lattice;
@@ -37,6 +39,7 @@ NB_MODULE(lattice_cpu, m) {
     return false;
   }, "isa"_a, "Use an instruction set by name; False where this processor lacks it. For tests.");
   m.def("pack", &pack, "weight"_a, "scales"_a, "biases"_a, "group_size"_a, "bits"_a);
+  m.def("pack_dense", &pack_dense, "weight"_a);
   m.def("product", &product, "x"_a, "weight"_a, "exact"_a = false, "stream"_a = nb::none());
   m.def("embed", &embed, "ids"_a, "weight"_a, "stream"_a = nb::none());
   m.def("rms_norm", &rms_norm, "x"_a, "weight"_a.none(), "eps"_a, nb::kw_only(), "stream"_a = nb::none());
@@ -45,4 +48,5 @@ NB_MODULE(lattice_cpu, m) {
         "freqs"_a = nb::none(), "stream"_a = nb::none());
   m.def("sdpa", &sdpa, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a, "mask"_a = nb::none(), "sinks"_a = nb::none(),
         "force_fused"_a = false, "stream"_a = nb::none());
+  bind_stack(m);
 }

@@ -51,6 +51,31 @@ struct Attention {
   int64_t partial_floats() const { return few() ? units() * queries() * (D + 2) : 0; }
 };
 
+// Attention over keys and values in pages of kTokens tokens: of one head of one sequence, page i begins at
+// pages[i] + offset. Keys first, turned: tiles of 64 tokens, D x 64 each; then values, kTokens x D. See pages.h.
+//
+// The queries are `rows` tokens of the `heads` query heads that share the key head; the first token is number
+// `position` of its sequence and sees keys 0 .. position, the next one more. Heads lie `head_stride` floats
+// apart, tokens `row_stride`; results likewise.
+struct PagedAttention {
+  static constexpr int64_t kTokens = 128, kTile = 64;
+  const uint8_t* const* pages;
+  int64_t offset, D;
+  bool half = false;  // keys and values are float16
+  const float* q;
+  int64_t heads, head_stride, rows, row_stride, position;
+  int64_t window = 0;  // only the last so many keys are seen; 0: all
+  float scale;
+  float* out;
+  int64_t out_head_stride, out_row_stride;
+
+  int64_t queries() const { return heads * rows; }
+  int64_t first_page() const { return window > 0 && position >= window ? (position - window + 1) / kTokens : 0; }
+  int64_t last_page() const { return (position + rows - 1) / kTokens; }
+  int64_t part_floats() const { return queries() * (D + 2); }  // sums, maxima, totals
+  int64_t work_floats() const { return queries() * (D + 1 + kTile) + 2 * part_floats(); }
+};
+
 struct Loops {
   void (*quantize_row)(const float* x, int64_t columns, int group, int8_t* codes, float* scales, float* sums);
   void (*sum_groups)(const float* x, int64_t columns, int group, float* sums);
@@ -63,11 +88,21 @@ struct Loops {
   void (*attention_rows)(const Attention& t, int64_t unit, float* work);
   void (*attention_split)(const Attention& t, int64_t unit, float* partial, float* work);
   void (*attention_join)(const Attention& t, const float* partial);
+  void (*paged_rows)(const PagedAttention& t, float* work);
+  void (*paged_part)(const PagedAttention& t, int64_t page, float* part, float* work);
+  void (*paged_join)(const PagedAttention& t, const float* parts, float* work);
+  void (*store_keys)(
+      const float* keys, int64_t row_stride, int64_t count, int64_t D, bool half, int64_t at, uint8_t* head);
+  void (*store_values)(
+      const float* values, int64_t row_stride, int64_t count, int64_t D, bool half, int64_t at, uint8_t* head);
+  void (*add)(const float* x, int64_t size, float* out);
+  void (*sigmoid_gate)(const float* gate, int64_t size, float* out);
 };
 
 #define LATTICE_TABLE \
   inline const Loops table = { \
-      quantize_row, sum_groups, product, rms_norm, swiglu, rope, attention_rows, attention_split, attention_join};
+      quantize_row, sum_groups, product, rms_norm, swiglu, rope, attention_rows, attention_split, attention_join, \
+      paged_rows, paged_part, paged_join, store_keys, store_values, add, sigmoid_gate};
 
 #define LATTICE_LEVEL 0
 namespace plain {

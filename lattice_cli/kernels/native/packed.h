@@ -12,6 +12,10 @@
 //
 // The weight of a code is `code * scale + bias` (MLX's "affine"). Scales keep the format they came in, so
 // packing loses nothing. Codes of 2 and 3 bits are stored in 4, of 5 and 6 in 8.
+//
+// Weights that are not quantized lie in the same blocks of 16 rows ("dense"), for any number of columns:
+//
+//   block:   column 0 | column 1 | ...            16 weights each, in the format they came in
 #pragma once
 
 #include <cstdint>
@@ -46,21 +50,41 @@ inline float float16_value(uint16_t half) {
   return value;
 }
 
+// float -> float16, to the nearest, ties to even.
+inline uint16_t float16_bits(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, 4);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return uint16_t(sign | 0x7e00);   // not a number
+  if (magnitude >= 0x477ff000) return uint16_t(sign | 0x7c00);  // from 65520 on: infinity
+  if (magnitude < 0x38800000) {  // below 2^-14 the result is a whole number of 2^-24: adding 0.5 rounds to it
+    float shifted;
+    std::memcpy(&shifted, &magnitude, 4);
+    shifted += 0.5f;
+    uint32_t whole;
+    std::memcpy(&whole, &shifted, 4);
+    return uint16_t(sign | (whole - 0x3f000000));
+  }
+  const uint32_t odd = magnitude >> 13 & 1;
+  return uint16_t(sign | ((magnitude - 0x38000000 + 0xfff + odd) >> 13));
+}
+
 inline int stored_bits(int bits) { return bits <= 4 ? 4 : 8; }
 
 struct Packed {
   int64_t rows = 0, columns = 0;
-  int bits = 4;  // stored: 4 or 8
+  int bits = 4;  // stored: 4 or 8; 0: dense
   int group = 32;
-  ScaleKind kind = ScaleKind::float16;
+  ScaleKind kind = ScaleKind::float16;  // of scales and biases; of the weights themselves when dense
   const uint8_t* data = nullptr;  // 64-byte aligned
 
+  bool dense() const { return bits == 0; }
   int64_t blocks() const { return (rows + 15) / 16; }
   int64_t scale_bytes() const { return kind == ScaleKind::float32 ? 4 : 2; }
   int64_t code_bytes() const { return 2 * int64_t(group) * bits; }  // of 16 rows x one group
   int64_t group_bytes() const { return code_bytes() + 32 * scale_bytes(); }
-  int64_t groups() const { return columns / group; }
-  int64_t block_bytes() const { return groups() * group_bytes(); }
+  int64_t groups() const { return dense() ? 0 : columns / group; }
+  int64_t block_bytes() const { return dense() ? 16 * columns * scale_bytes() : groups() * group_bytes(); }
   int64_t bytes() const { return blocks() * block_bytes(); }
 };
 
@@ -110,10 +134,33 @@ inline void pack_blocks(
   }
 }
 
+// Fills blocks [first, last) of `target` from a dense matrix (rows, columns) in `p.kind`.
+inline void pack_dense_blocks(const Packed& p, uint8_t* target, const uint8_t* weights, int64_t first, int64_t last) {
+  const int64_t size = p.scale_bytes();
+  for (int64_t block = first; block < last; ++block) {
+    uint8_t* block_data = target + block * p.block_bytes();
+    for (int64_t lane = 0; lane < 16; ++lane) {
+      const uint8_t* row = weights + (16 * block + lane) * p.columns * size;
+      for (int64_t c = 0; c < p.columns; ++c) {
+        uint8_t* place = block_data + (16 * c + lane) * size;
+        if (16 * block + lane < p.rows) {
+          std::memcpy(place, row + c * size, size_t(size));
+        } else {
+          std::memset(place, 0, size_t(size));
+        }
+      }
+    }
+  }
+}
+
 // The weights of one row in float32, as an embedding wants them.
 inline void unpack_row(const Packed& p, int64_t row, float* out) {
   const uint8_t* block_data = p.data + row / 16 * p.block_bytes();
   const int64_t lane = row % 16, per_line = p.bits == 4 ? 8 : 4;
+  if (p.dense()) {
+    for (int64_t c = 0; c < p.columns; ++c) out[c] = read_scale(block_data, 16 * c + lane, p.kind);
+    return;
+  }
   for (int64_t g = 0; g < p.groups(); ++g) {
     const uint8_t* group_data = block_data + g * p.group_bytes();
     const float scale = read_scale(group_data + p.code_bytes(), lane, p.kind);

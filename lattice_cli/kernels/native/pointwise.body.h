@@ -49,3 +49,17 @@ static void rope(
   }
   for (i = 2 * half; i < size; ++i) out[i] = x[i];
 }
+
+// out += x.
+static void add(const float* x, int64_t size, float* out) {
+  int64_t i = 0;
+  for (; i + W <= size; i += W) store(out + i, load(out + i) + load(x + i));
+  for (; i < size; ++i) out[i] += x[i];
+}
+
+// out *= sigmoid(gate).
+static void sigmoid_gate(const float* gate, int64_t size, float* out) {
+  int64_t i = 0;
+  for (; i + W <= size; i += W) store(out + i, load(out + i) / (1.0f + exponential(-load(gate + i))));
+  for (; i < size; ++i) out[i] /= (1.0f + exponential(splat(-gate[i])))[0];
+}

@@ -1,4 +1,4 @@
-// What every primitive of this module shares: the team, scratch memory, views of arrays, the base class.
+// What every primitive of this module shares: views of arrays and the base class.
 //
 // The work of a primitive is a lambda that mlx's stream thread runs later. It captures raw pointers and numbers
 // only: mlx keeps the arrays alive, and no Python object may be touched there (the main thread waits for this
@@ -20,27 +20,13 @@
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
 
-#include "loops.h"
-#include "team.h"
+#include "runtime.h"
 
 namespace mx = mlx::core;
 using mx::array;
 
 namespace lattice {
 namespace {
-
-Isa chosen_isa = best_isa();
-Team* team = nullptr;  // made by start(), never deleted
-
-const Loops& best() { return loops(chosen_isa); }
-
-// `wanted` elements of scratch memory of this thread, one piece per use. Contents are arbitrary.
-template <class T, int USE>
-T* scratch(int64_t wanted) {
-  static thread_local std::vector<T> memory;
-  if (int64_t(memory.size()) < wanted) memory.resize(size_t(wanted));
-  return memory.data();
-}
 
 // An array as an operand: where it lies, or how to make it dense.
 template <class T>

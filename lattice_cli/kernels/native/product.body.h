@@ -1,7 +1,7 @@
 // Products with quantized weights: out[row][n] = sum over k of x[row][k] * (code[n][k] * scale + bias).
 //
 // Within a group the sum is   scale * sum(x * code) + bias * sum(x),   so codes are used as they are.
-// Fast: x is rounded to 8 bits with one scale per 32 columns, and sum(x * code) is a sum of whole numbers.
+// Dense weights: the plain sum. Fast: x is rounded to 8 bits with one scale per 32 columns, and sum(x * code) is a sum of whole numbers.
 // Exact: x stays float32. A tile is R rows of x times B blocks of 16 weights' rows; all tiles do the same
 // operations in the same order for each row, so a row's result does not depend on its company.
 // Needs: vector.body.h, packed.h.
@@ -132,6 +132,16 @@ static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t bl
   store_tile<R, B>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
 }
 
+// Code number `shift / 4` of each lane's 32 bits, as a float.
+static inline vf nibble(vi line, int shift) {
+#if LATTICE_LEVEL == 3  // a look-up reads the low four bits of its index and does without masking and converting
+  const __m512 values = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return (vf)_mm512_permutexvar_ps((__m512i)(line >> shift), values);
+#else
+  return to_float((line >> shift) & 15);
+#endif
+}
+
 template <int R, int B, int BITS, ScaleKind K>
 static void exact_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
   constexpr int kPerLine = BITS == 4 ? 8 : 4;
@@ -155,7 +165,9 @@ static void exact_tile(const Packed& p, const Operand& x, int64_t row, int64_t b
         const int shift = BITS == 8 ? 8 * c : 8 * (c % 4) + 4 * (c / 4);
         vf weight[B][V];
         for (int b = 0; b < B; ++b) {
-          for (int v = 0; v < V; ++v) weight[b][v] = to_float((line[b][v] >> shift) & (BITS == 8 ? 255 : 15));
+          for (int v = 0; v < V; ++v) {
+            weight[b][v] = BITS == 4 ? nibble(line[b][v], shift) : to_float((line[b][v] >> shift) & 255);
+          }
         }
         for (int r = 0; r < R; ++r) {
           const float value = values[r][column + c];
@@ -170,9 +182,35 @@ static void exact_tile(const Packed& p, const Operand& x, int64_t row, int64_t b
   store_tile<R, B>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
 }
 
+// BITS 0: the weights as they are.
+template <int R, int B, ScaleKind K>
+static void dense_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
+  const uint8_t* weights = p.data + block * p.block_bytes();
+  const float* values[R];
+  for (int r = 0; r < R; ++r) values[r] = x.values + (row + r) * p.columns;
+  const int64_t block_bytes = p.block_bytes(), columns = p.columns;
+  constexpr int kBytes = 16 * (K == ScaleKind::float32 ? 4 : 2);
+  vf acc[R][B][V] = {};
+  for (int64_t c = 0; c < columns; ++c, weights += kBytes) {
+    vf weight[B][V];
+    for (int b = 0; b < B; ++b) {
+      for (int v = 0; v < V; ++v) weight[b][v] = load_scales<K>(weights + b * block_bytes, W * v);
+    }
+    for (int r = 0; r < R; ++r) {
+      const float value = values[r][c];
+      for (int b = 0; b < B; ++b) {
+        for (int v = 0; v < V; ++v) acc[r][b][v] = weight[b][v] * value + acc[r][b][v];
+      }
+    }
+  }
+  store_tile<R, B>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
+}
+
 template <bool EXACT, int R, int B, int BITS, ScaleKind K>
 static inline void tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
-  if constexpr (EXACT) {
+  if constexpr (BITS == 0) {
+    dense_tile<R, B, K>(p, x, row, block, out, stride);
+  } else if constexpr (EXACT) {
     exact_tile<R, B, BITS, K>(p, x, row, block, out, stride);
   } else {
     fast_tile<R, B, BITS, K>(p, x, row, block, out, stride);
@@ -220,6 +258,7 @@ static void by_kind(const Packed& p, const Operand& x, int64_t first, int64_t la
 }
 
 static void product(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride) {
+  if (p.dense()) return by_kind<true, 0>(p, x, first, last, out, stride);
   if (x.values != nullptr) {
     return p.bits == 4 ? by_kind<true, 4>(p, x, first, last, out, stride)
                        : by_kind<true, 8>(p, x, first, last, out, stride);

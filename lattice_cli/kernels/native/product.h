@@ -1,6 +1,7 @@
 // Quantized weights in our layout, and products and look-ups with them.
 #pragma once
 
+#include "multiply.h"
 #include "primitive.h"
 
 namespace lattice {
@@ -19,6 +20,29 @@ struct PackedWeight {
   }
 };
 
+ScaleKind kind_of(const array& a) {
+  if (a.dtype() == mx::float16) return ScaleKind::float16;
+  if (a.dtype() == mx::bfloat16) return ScaleKind::bfloat16;
+  if (a.dtype() == mx::float32) return ScaleKind::float32;
+  throw std::invalid_argument("pack: weights and scales are float16, bfloat16 or float32");
+}
+
+const uint8_t* bytes_of(const array& a) { return reinterpret_cast<const uint8_t*>(a.data<char>()); }
+
+// Memory for a layout, filled by fill(target, first block, last block) on the team.
+template <class Fill>
+PackedWeight pack_with(const Packed& p, const Fill& fill) {
+  const int64_t lines = p.bytes() / 64 + 2;
+  if (lines > INT32_MAX) throw std::invalid_argument("pack: the matrix is too large");
+  mx::allocator::Data memory = mx::allocator::malloc(size_t(64 * lines));
+  auto* target = static_cast<uint8_t*>(memory.buffer().raw_ptr());
+  const int64_t shift = (64 - int64_t(reinterpret_cast<uintptr_t>(target) % 64)) % 64;
+  team->run((p.blocks() + 15) / 16, [&](int64_t chunk) {
+    fill(target + shift, 16 * chunk, 16 * chunk + 16 < p.blocks() ? 16 * chunk + 16 : p.blocks());
+  });
+  return {p, array(std::move(memory), {int(lines), 64}, mx::uint8), shift};
+}
+
 PackedWeight pack(array codes, array scales, array biases, int group, int bits) {
   if (codes.ndim() != 2 || scales.ndim() != 2 || biases.shape() != scales.shape() || codes.dtype() != mx::uint32 ||
       biases.dtype() != scales.dtype()) {
@@ -31,75 +55,25 @@ PackedWeight pack(array codes, array scales, array biases, int group, int bits) 
   }
   Packed p;
   p.rows = codes.shape(0), p.columns = int64_t(scales.shape(1)) * group, p.group = group, p.bits = stored_bits(bits);
-  if (scales.dtype() == mx::float16) {
-    p.kind = ScaleKind::float16;
-  } else if (scales.dtype() == mx::bfloat16) {
-    p.kind = ScaleKind::bfloat16;
-  } else if (scales.dtype() == mx::float32) {
-    p.kind = ScaleKind::float32;
-  } else {
-    throw std::invalid_argument("pack: scales are float16, bfloat16 or float32");
-  }
+  p.kind = kind_of(scales);
   codes = mx::contiguous(codes, false, mx::Device::cpu);
   scales = mx::contiguous(scales, false, mx::Device::cpu);
   biases = mx::contiguous(biases, false, mx::Device::cpu);
   mx::eval(codes, scales, biases);
-  const int64_t bytes = p.bytes() + 64;
-  if (bytes > INT32_MAX) throw std::invalid_argument("pack: the matrix is too large");
-  mx::allocator::Data memory = mx::allocator::malloc(size_t(bytes));
-  auto* target = static_cast<uint8_t*>(memory.buffer().raw_ptr());
-  const int64_t shift = (64 - int64_t(reinterpret_cast<uintptr_t>(target) % 64)) % 64;
-  const auto bytes_of = [](const array& a) { return reinterpret_cast<const uint8_t*>(a.data<char>()); };
-  team->run((p.blocks() + 15) / 16, [&](int64_t chunk) {
-    const int64_t last = 16 * chunk + 16 < p.blocks() ? 16 * chunk + 16 : p.blocks();
-    pack_blocks(p, target + shift, bytes_of(codes), bits, bytes_of(scales), bytes_of(biases), 16 * chunk, last);
+  return pack_with(p, [&](uint8_t* target, int64_t first, int64_t last) {
+    pack_blocks(p, target, bytes_of(codes), bits, bytes_of(scales), bytes_of(biases), first, last);
   });
-  return {p, array(std::move(memory), {int(bytes)}, mx::uint8), shift};
 }
 
-// Rows of x -> what a product reads, in this thread's scratch memory.
-Operand prepare(const Loops& l, const Packed& p, const float* x, int64_t rows, bool exact) {
-  Operand operand;
-  operand.rows = rows;
-  float* sums = scratch<float, 1>(rows * p.groups());
-  operand.sums = sums;
-  const int64_t chunk_rows = 8, columns = p.columns;
-  if (exact) {
-    operand.values = x;
-    team->run((rows + chunk_rows - 1) / chunk_rows, [&](int64_t chunk) {
-      for (int64_t r = chunk * chunk_rows; r < rows && r < (chunk + 1) * chunk_rows; ++r) {
-        l.sum_groups(x + r * columns, columns, p.group, sums + r * p.groups());
-      }
-    });
-    return operand;
-  }
-  int8_t* codes = scratch<int8_t, 2>(rows * columns);
-  float* scales = scratch<float, 3>(rows * columns / 32);
-  operand.codes = codes, operand.scales = scales;
-  team->run((rows + chunk_rows - 1) / chunk_rows, [&](int64_t chunk) {
-    for (int64_t r = chunk * chunk_rows; r < rows && r < (chunk + 1) * chunk_rows; ++r) {
-      l.quantize_row(
-          x + r * columns, columns, p.group, codes + r * columns, scales + r * columns / 32, sums + r * p.groups());
-    }
-  });
-  return operand;
-}
-
-// Blocks of one chunk: four chunks a thread, in steps of the widest tile; everything at once where that is little.
-int64_t blocks_per_chunk(const Packed& p, int64_t rows) {
-  if (rows * p.rows * p.columns < 100'000) return p.blocks();
-  const int64_t share = p.blocks() / (4 * team->threads());
-  return share < 4 ? 4 : share / 4 * 4;
-}
-
-void multiply(const Packed& p, const float* x, int64_t rows, bool exact, float* out) {
-  const Loops& l = best();
-  const FlushDenormals flush;
-  const Operand operand = prepare(l, p, x, rows, exact);
-  const int64_t step = blocks_per_chunk(p, rows), blocks = p.blocks();
-  team->run((blocks + step - 1) / step, [&](int64_t chunk) {
-    const int64_t first = chunk * step, last = first + step < blocks ? first + step : blocks;
-    l.product(p, operand, first, last, out, p.rows);
+// A matrix that is not quantized, in the format it has.
+PackedWeight pack_dense(array weight) {
+  if (weight.ndim() != 2) throw std::invalid_argument("pack: a matrix (rows, columns) expected");
+  Packed p;
+  p.rows = weight.shape(0), p.columns = weight.shape(1), p.bits = 0, p.kind = kind_of(weight);
+  weight = mx::contiguous(weight, false, mx::Device::cpu);
+  mx::eval(weight);
+  return pack_with(p, [&](uint8_t* target, int64_t first, int64_t last) {
+    pack_dense_blocks(p, target, bytes_of(weight), first, last);
   });
 }
 
@@ -115,7 +89,7 @@ class Product : public CpuPrimitive {
     p.data = inputs[1].data<uint8_t>() + shift_;
     const int64_t rows = int64_t(inputs[0].size()) / p.columns;
     encoder().dispatch([p, x = View(inputs[0]), rows, exact = exact_, out = outputs[0].data<float>()] {
-      multiply(p, x.rows<0>(), rows, exact, out);
+      multiply(Matrix{p, exact}, x.rows<0>(), rows, out);
     });
   }
 

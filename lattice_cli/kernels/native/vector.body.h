@@ -15,6 +15,7 @@ typedef float vf __attribute__((vector_size(4 * W)));
 typedef int32_t vi __attribute__((vector_size(4 * W)));
 typedef float vf_any __attribute__((vector_size(4 * W), aligned(1), may_alias));
 typedef int32_t vi_any __attribute__((vector_size(4 * W), aligned(1), may_alias));
+typedef uint16_t vh_any __attribute__((vector_size(2 * W), aligned(1), may_alias));
 
 static inline vf load(const float* p) { return *(const vf_any*)p; }
 static inline void store(float* p, vf x) { *(vf_any*)p = x; }
@@ -51,6 +52,8 @@ static inline vf load_half(const uint16_t* p) {
   return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)p));
 #elif LATTICE_LEVEL == 2
   return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p));
+#elif LATTICE_LEVEL == 1
+  return (vf)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
   vf x;
   for (int i = 0; i < W; ++i) x[i] = float16_value(p[i]);
@@ -58,15 +61,33 @@ static inline vf load_half(const uint16_t* p) {
 #endif
 }
 
+// float -> float16, to the nearest, ties to even; W of them, and one alone with the same result.
+static inline void store_half(uint16_t* p, vf x) {
+#if LATTICE_LEVEL == 3
+  _mm256_storeu_si256((__m256i*)p, _mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
+#elif LATTICE_LEVEL == 2
+  _mm_storeu_si128((__m128i*)p, _mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
+#elif LATTICE_LEVEL == 1
+  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32((float32x4_t)x)));
+#else
+  for (int i = 0; i < W; ++i) p[i] = float16_bits(x[i]);
+#endif
+}
+
+// Numbers of a cache, which are float32 or float16.
+static inline vf load(const uint16_t* p) { return load_half(p); }
+static inline float value_of(float x) { return x; }
+static inline float value_of(uint16_t x) { return float16_value(x); }
+static inline void put(float* p, float x) { *p = x; }
+static inline void put(uint16_t* p, float x) { *p = float16_bits(x); }
+static inline void store(uint16_t* p, vf x) { store_half(p, x); }
+
 // W scales of a group, beginning with number i.
 template <ScaleKind K>
 static inline vf load_scales(const uint8_t* scales, int i) {
   if constexpr (K == ScaleKind::float32) return load((const float*)scales + i);
   if constexpr (K == ScaleKind::float16) return load_half((const uint16_t*)scales + i);
-  const uint16_t* halves = (const uint16_t*)scales + i;
-  vi x;
-  for (int lane = 0; lane < W; ++lane) x[lane] = int32_t(uint32_t(halves[lane]) << 16);
-  return (vf)x;
+  return (vf)(__builtin_convertvector(*(const vh_any*)(scales + 2 * i), vi) << 16);
 }
 
 // exp(x), relative error 2e-7 (Cephes' polynomial); 0 below -87, and x above 88 counts as 88.
