@@ -25,6 +25,7 @@ from lattice_cli.chat.command import chat_command
 from lattice_cli.console import configure_logging, fail
 from lattice_cli.errors import LatticeError
 from lattice_cli.manage.doctor import doctor_command
+from lattice_cli.manage.kernels import kernels_app
 from lattice_cli.manage.models import models_app
 from lattice_cli.manage.pull import pull_command
 from lattice_cli.manage.quantize import quantize_command
@@ -43,6 +44,7 @@ app.command("serve")(serve_command)
 app.command("pull")(pull_command)
 app.add_typer(models_app, name="models")
 app.command("quantize")(quantize_command)
+app.add_typer(kernels_app, name="kernels")
 app.command("doctor")(doctor_command)
 app.add_typer(bench_app, name="bench")
 

@@ -11,12 +11,38 @@ from typing import Annotated
 
 import typer
 
+from lattice_cli.settings import MOST_THREADS
+
 ModelOption = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
         help="A catalog name, folder, .gguf file, org/repo or script:FILE "
         "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
+    ),
+]
+
+
+class Kernels(StrEnum):
+    off = "off"
+    exact = "exact"
+    fast = "fast"
+
+
+KernelsOption = Annotated[
+    Kernels | None,
+    typer.Option(
+        help="On a Linux CPU: our own kernels in float32 (exact), with 8-bit activations (fast), or mlx's (off) "
+        "[default: LATTICE_KERNELS, else exact]."
+    ),
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MOST_THREADS,
+        metavar="N",
+        help="Threads that compute on a CPU [default: LATTICE_THREADS, else as many as cores are free].",
     ),
 ]
 

@@ -12,8 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from lattice_cli.errors import UsageError
+
 DEFAULT_MODEL = "smollm2-135m"
+KERNELS = ("off", "exact", "fast")
 DEFAULT_KERNELS = "exact"
+MOST_THREADS = 1024  # more is a slip of the finger, and so many threads may not even start
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class Home:
 
     `offline` forbids any network access (`LATTICE_OFFLINE` set to anything but "" or "0").
     `blas` is `LATTICE_BLAS`: a library path, "none", or None when unset.
-    `kernels` is `LATTICE_KERNELS`: "off", "exact" (when unset) or "fast"; see kernels/native_choice.py.
+    `kernels` is `--kernels`, else `LATTICE_KERNELS`: one of `KERNELS`, "exact" when unset (kernels/native_choice.py).
+    `threads` is `--threads`, else `LATTICE_THREADS`: how many compute on a CPU; None follows the cores that are free.
     `default_model` is `LATTICE_SERVE_MODEL`, else `smollm2-135m`.
     """
 
@@ -31,6 +36,7 @@ class Home:
     offline: bool = False
     blas: str | None = None
     kernels: str = "off"
+    threads: int | None = None
     default_model: str = DEFAULT_MODEL
 
     @property
@@ -39,8 +45,12 @@ class Home:
         return self.root / "chat_history"
 
 
-def read_home(env: Mapping[str, str] = os.environ) -> Home:
-    """`LATTICE_HOME` (default `~/.lattice`), `LATTICE_MODEL_CACHE` and what goes with them."""
+def read_home(env: Mapping[str, str] = os.environ, *, kernels: str | None = None, threads: int | None = None) -> Home:
+    """`LATTICE_HOME` (default `~/.lattice`), `LATTICE_MODEL_CACHE` and what goes with them.
+
+    `kernels` and `threads` are what the command line names; then their variables are not looked at.
+    Raises: UsageError for a `LATTICE_KERNELS` or `LATTICE_THREADS` that cannot be used.
+    """
     root = Path(env.get("LATTICE_HOME") or "~/.lattice").expanduser()
     models = Path(env["LATTICE_MODEL_CACHE"]).expanduser() if env.get("LATTICE_MODEL_CACHE") else root / "models"
     return Home(
@@ -48,8 +58,31 @@ def read_home(env: Mapping[str, str] = os.environ) -> Home:
         models=models,
         offline=env.get("LATTICE_OFFLINE", "") not in ("", "0"),
         blas=env.get("LATTICE_BLAS") or None,
-        kernels=env.get("LATTICE_KERNELS") or DEFAULT_KERNELS,
+        kernels=str(kernels) if kernels else _kernels(env.get("LATTICE_KERNELS") or DEFAULT_KERNELS),
+        threads=threads or _threads(env.get("LATTICE_THREADS")),
         default_model=env.get("LATTICE_SERVE_MODEL") or DEFAULT_MODEL,
+    )
+
+
+def _kernels(text: str) -> str:
+    if text in KERNELS:
+        return text
+    raise UsageError(
+        f"`LATTICE_KERNELS` is `{text}`, and must be `off`, `exact` or `fast`",
+        param="LATTICE_KERNELS",
+        hint="leave it unset for what suits this machine",
+    )
+
+
+def _threads(text: str | None) -> int | None:
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST_THREADS:
+        return int(text)
+    raise UsageError(
+        f"`LATTICE_THREADS` is `{text}`, and must be a number from 1 to {MOST_THREADS}",
+        param="LATTICE_THREADS",
+        hint="leave it unset to follow the cores that are free",
     )
 
 

@@ -52,12 +52,14 @@ def test_help_lists_every_command_on_stdout() -> None:
         "quantize",
         "doctor",
         "models",
+        "kernels",
         "bench",
     ]
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("chat", "--help"), ("serve", "--help"), ("bench", "load", "--help")]
+    "arguments",
+    [("--help",), ("chat", "--help"), ("serve", "--help"), ("kernels", "--help"), ("bench", "load", "--help")],
 )
 def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
     """Report 139: help works where no back end is; and mlx_lm alone costs over two seconds."""
@@ -88,6 +90,9 @@ def test_help_costs_under_400_ms_of_processor_time() -> None:
         ("serve", "--port", "65536"),
         ("chat", "--max-tokens", "0"),
         ("bench", "speed", "--trials", "0"),
+        ("bench", "speed", "--threads", "0"),
+        ("chat", "--threads", "1025"),
+        ("serve", "--kernels", "quick"),
         ("--log-level", "loud", "models"),
         ("--log-format", "xml", "models"),
     ],

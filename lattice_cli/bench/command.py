@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lattice_cli.options import KernelsOption, ThreadsOption
+
 if TYPE_CHECKING:
     from lattice_cli.bench.speed import SpeedPlan, Trial
     from lattice_cli.model.card import ModelCard, ModelSource
@@ -40,6 +42,8 @@ def speed(
     prefill_chunk: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 512; 128 on a slow CPU]")
     ] = None,
+    kernels: KernelsOption = None,
+    threads: ThreadsOption = None,
 ) -> None:
     """Prefill and decode speed of the engine itself, without HTTP.
 
@@ -50,7 +54,8 @@ def speed(
     from lattice_cli.model.locate import find_model
     from lattice_cli.settings import EngineSettings, read_home
 
-    home, plan = read_home(), SpeedPlan(prompt_tokens, max_tokens, trials, warmups, seed)
+    home = read_home(kernels=kernels, threads=threads)
+    plan = SpeedPlan(prompt_tokens, max_tokens, trials, warmups, seed)
     before = machine.describe()
     source = find_model(model, home)
     card, results = _measure(source, home, EngineSettings(prefill_chunk=prefill_chunk), plan)

@@ -52,12 +52,20 @@ def versions() -> dict[str, str | None]:
     return {"python": platform.python_version(), **{name: found[name] for name in names if found[name]}}
 
 
-def computing(home: Home) -> dict[str, str]:
-    """Which back end mlx computes on, and which BLAS serves it. Call it once a model is loaded."""
-    from lattice_cli.kernels import blas, platform
+def computing(home: Home) -> dict[str, str | int | None]:
+    """Which back end mlx computes on, which BLAS and kernels serve it, and the threads that were asked for.
 
-    library = blas.preload(home)
-    return {"backend": platform.backend_name(), "blas": str(library.path or library.name)}
+    Call it once a model is loaded.
+    """
+    from lattice_cli.kernels import blas, native_choice, platform
+
+    library, native = blas.preload(home), native_choice.choose(home)
+    return {
+        "backend": platform.backend_name(),
+        "blas": str(library.path or library.name),
+        "kernels": f"{home.kernels}, {native.reason}" if native.module is not None else native.reason,
+        "threads": home.threads,
+    }
 
 
 def peak_memory_bytes() -> int:

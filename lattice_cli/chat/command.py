@@ -16,7 +16,15 @@ import typer
 
 from lattice_cli.console import is_terminal, say
 from lattice_cli.errors import EngineUnavailable, LatticeError, UsageError
-from lattice_cli.options import LogLevel, ModelOption, above_zero, choose_logging, finite
+from lattice_cli.options import (
+    KernelsOption,
+    LogLevel,
+    ModelOption,
+    ThreadsOption,
+    above_zero,
+    choose_logging,
+    finite,
+)
 
 if TYPE_CHECKING:
     from lattice_cli.chat.exchange import Manner, View
@@ -51,6 +59,8 @@ def chat_command(
     context: Annotated[
         int | None, typer.Option(min=2, metavar="N", help="The context window in tokens [default: the model's].")
     ] = None,
+    kernels: KernelsOption = None,
+    threads: ThreadsOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No speed line, no word about the model.")] = False,
     log_level: Annotated[LogLevel | None, typer.Option(help="How much to say on stderr.")] = None,
 ) -> None:
@@ -66,7 +76,8 @@ def chat_command(
     text = one_prompt(prompt, read_piped(sys.stdin, beside_prompt=prompt is not None))
     if text is None and not is_terminal(sys.stdin):
         raise UsageError("stdin is closed, so there is nothing to answer", hint='`lattice chat --prompt "..."`')
-    home, settings = read_home(), EngineSettings(max_rows=1, context_tokens=context)
+    home = read_home(kernels=kernels, threads=threads)
+    settings = EngineSettings(max_rows=1, context_tokens=context)
     raise typer.Exit(_chat(model, system, text, manner, home, settings))
 
 

@@ -20,7 +20,7 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -47,13 +47,15 @@ _SYSTEM_PATTERNS = (
 @dataclass(frozen=True, slots=True)
 class BlasReport:
     """`name`: "OpenBLAS" and such, "reference" for the wheel's own, "platform" where we do not choose.
-    `reason` is a sentence: why this one. `threads` is None where their number is not ours to choose.
+    `reason` is a sentence: why this one. `threads` is None where their number is not ours to follow. `library` is
+    the one we loaded.
     """
 
     name: str
     path: Path | None
     reason: str
     threads: BlasThreads | None = field(default=None, compare=False, repr=False)
+    library: ctypes.CDLL | None = field(default=None, compare=False, repr=False)
 
     @property
     def slow(self) -> bool:
@@ -69,10 +71,23 @@ class BlasReport:
 def preload(home: Home) -> BlasReport:
     """Load the BLAS `home.blas` names, else the best one found; idempotent per choice. Cost: 20 ms.
 
+    With `home.threads` it has that many, whatever OpenBLAS's own variables say.
     Does nothing where mlx does not compute on a Linux CPU.
     Raises: UsageError for a `LATTICE_BLAS` that is no library with an unprefixed `cblas_sgemm`.
     """
-    return _preload(home.blas)
+    report = _preload(home.blas)
+    return report if home.threads is None or report.library is None else _bounded(report, home.threads)
+
+
+@cache
+def _bounded(report: BlasReport, count: int) -> BlasReport:
+    """The same library with `count` threads from now on."""
+    resize = getattr(report.library, "openblas_set_num_threads", None)
+    if resize is None:
+        log.warning("`%s` has no function that sets its threads, so it starts as many as it likes", report.path)
+        return report
+    resize(count)
+    return replace(report, threads=None)
 
 
 @cache
@@ -140,7 +155,7 @@ def load_library(path: Path) -> ctypes.CDLL | str:
 
 def _report(path: Path, library: ctypes.CDLL, reason: str) -> BlasReport:
     name = "OpenBLAS" if "openblas" in str(path.resolve()).lower() else path.name
-    return BlasReport(name, path, reason, _threads(library))
+    return BlasReport(name, path, reason, _threads(library), library)
 
 
 def _threads(library: ctypes.CDLL) -> BlasThreads | None:

@@ -1,196 +1,173 @@
-"""The native kernels as a Python module: compiled on first use with the system's compiler, kept in our home.
+"""The native kernels as a Python module: carried by the wheel, or compiled on first use and kept in our home.
 
-A compiled module lies in `LATTICE_HOME/kernels/KEY/`, where KEY is a hash of everything that shaped it: our
-sources, the flags, and the versions of mlx, nanobind and Python. It is written under another name first and
-renamed, and a lock lets a second process wait for the first instead of compiling too. Knows compilers and
-files; knows no model. Whatever goes wrong is a sentence, never a failure: the slower path remains.
+A compiled module lies in `LATTICE_HOME/kernels/KEY/` (see shelf.py). It is written under another name first, tried in
+a process of its own and renamed, and a lock lets a second process wait for the first instead of compiling too. What
+failed is remembered by its key, and only `lattice kernels build` tries it again. Knows when to compile; knows no
+model. Whatever goes wrong is a sentence, never a failure: the slower path remains.
 
 Thread: worker
 """
 
 from __future__ import annotations
 
-import hashlib
-import importlib.metadata
-import importlib.util
 import logging
 import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from pathlib import Path
 from typing import Any
 
+from lattice_cli.kernels import shelf
+from lattice_cli.kernels.limits import usable_cores
+from lattice_cli.kernels.recipe import FILE, Recipe, Unbuildable, read_recipe
+from lattice_cli.kernels.self_check import load_module, try_apart
 from lattice_cli.settings import Home
 
 log = logging.getLogger("lattice.kernels")
 
-SOURCES = Path(__file__).parent / "native"
-NAME = "lattice_cpu"
-FLAGS = (
-    *("-std=c++20", "-O3", "-ffp-contract=fast", "-shared", "-fPIC", "-fvisibility=hidden", "-w"),
-    *("-DNB_DOMAIN=mlx", "-DNDEBUG", "-pthread"),
-)
 COMPILE_LIMIT_S = 600
-_MLX = "0.32."  # the versions whose functions we stand in for
-_NANOBIND = "3."  # the one whose ABI mlx 0.32 was built with
-HOW_TO_GET = "sudo apt install g++ python3-dev && pip install nanobind==3.1.0"
+AGAIN = "`lattice kernels build` tries again"
+
+Say = Callable[[str], object]
 
 
-class Unbuildable(Exception):
-    """Why there is no module, as a sentence without an end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """One g++ call. `key` names the result: equal keys, equal modules."""
-
-    key: str
-    command: tuple[str, ...]
-
-
-def load(home: Home, say: Any = None) -> Any:
-    """The module, compiled if need be. Cost: 5 ms, the first time 20-60 s on one core.
+def load(home: Home, say: Say | None = None) -> Any:
+    """The module with its team started, compiled if need be. Cost: 15 ms, the first time 20-60 s on one core.
 
     `say` is called with one line before a compilation. Raises: Unbuildable.
     """
+    module, _ = load_found(home)
+    if module is not None:
+        return module
+    return load_module(make(home, say), _team_size(home))
+
+
+def load_found(home: Home) -> tuple[Any | None, Path | None]:
+    """The module of those that lie here, and its file; (None, None) where none fits. Compiles nothing.
+
+    Raises: Unbuildable where there cannot be one, or where those that should fit do not.
+    """
     if sys.platform != "linux":
         raise Unbuildable("the native kernels are for Linux")
-    recipe = read_recipe()
-    file = module_file(home, recipe)
-    if not file.exists():
-        _build_once(home, recipe, file, say)
-    return _import(file)
+    refused: Unbuildable | None = None
+    with _translated(home):
+        for entry in shelf.fitting(home):
+            try:
+                return load_module(entry.file, _team_size(home)), entry.file
+            except Unbuildable as error:
+                log.info("`%s` passed over: %s", entry.file, error)
+                refused = error
+    if refused is not None and not _may_help(home):
+        raise Unbuildable(str(refused), "`lattice kernels build --force` compiles them anew")
+    return None, None
 
 
-def obstacle(home: Home) -> str | None:
-    """What keeps the module from being used or compiled here; None: nothing known. Compiles nothing. Cost: 5 ms."""
+def _may_help(home: Home) -> bool:
+    """Whether compiling gives another module than those that lie here and were refused."""
     try:
+        return not (shelf.kept(home) / read_recipe().key / FILE).exists()
+    except Unbuildable:
+        return False
+
+
+def make(
+    home: Home, say: Say | None = None, *, force: bool = False, trial: Callable[[Path], str | None] = try_apart
+) -> Path:
+    """Compile into `home`, unless it was done or is being done by another process; the module's file.
+
+    `force` compiles in any case. Raises: Unbuildable, also where the same recipe failed before.
+    """
+    with _translated(home):
         recipe = read_recipe()
-        file = module_file(home, recipe)
-        if not file.exists():
-            _check_tools(recipe)
-            if (file.parent / "failed.txt").exists():
-                return f"compiling them failed earlier, see `{file.parent / 'failed.txt'}`"
+        folder = shelf.kept(home) / recipe.key
+        with lock(home, say):
+            if force or not (folder / FILE).exists():
+                _refuse_failed(folder, force=force)
+                _compile(recipe, folder, say, trial)
+    return folder / FILE
+
+
+def obstacle(home: Home) -> Unbuildable | None:
+    """What keeps a module from being compiled here; None: nothing known. Compiles nothing. Cost: 5 ms."""
+    try:
+        with _translated(home):
+            _refuse_failed(shelf.kept(home) / read_recipe().key, force=False)
     except Unbuildable as reason:
-        return str(reason)
+        return reason
     return None
 
 
-def _check_tools(recipe: Recipe) -> None:
-    if shutil.which(recipe.command[0]) is None:
-        raise Unbuildable("no C++ compiler was found")
-    if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        raise Unbuildable("Python's headers are not installed")
+def forget_failure(home: Home) -> None:
+    """Let `make` try again what failed. Raises: Unbuildable."""
+    with _translated(home):
+        (shelf.kept(home) / read_recipe().key / shelf.FAILED).unlink(missing_ok=True)
 
 
-def module_file(home: Home, recipe: Recipe) -> Path:
-    """Where the module of a recipe lies."""
-    return home.root / "kernels" / recipe.key / f"{NAME}{EXTENSION_SUFFIXES[0]}"
+def _refuse_failed(folder: Path, *, force: bool) -> None:
+    failed = folder / shelf.FAILED
+    if failed.exists() and not force:
+        raise Unbuildable(f"compiling the native kernels failed earlier, see `{failed}`", AGAIN)
 
 
-def read_recipe() -> Recipe:
-    """What would be compiled here. Raises: Unbuildable."""
-    mlx, nanobind = _package("mlx", _MLX), _package("nanobind", _NANOBIND)
-    headers = sysconfig.get_path("include")
-    include = (mlx / "include", nanobind / "include", nanobind / "ext/robin_map/include", Path(headers))
-    sources = (SOURCES / "cpu.cpp", nanobind / "src/nb_combined.cpp")
-    library = mlx / "lib"
-    digest = hashlib.sha256()
-    for file in sorted(SOURCES.iterdir()):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    versions = [importlib.metadata.version(name) for name in ("mlx", "nanobind")]
-    digest.update("\n".join((*FLAGS, *versions, EXTENSION_SUFFIXES[0], str(library))).encode())
-    paths = [f"-I{folder}" for folder in include] + [str(file) for file in sources]
-    linked = [f"-L{library}", "-lmlx", f"-Wl,-rpath,{library}"]
-    return Recipe(digest.hexdigest()[:20], (_compiler(), *FLAGS, *paths, *linked))
-
-
-def _package(name: str, versions: str) -> Path:
-    spec = importlib.util.find_spec(name)
-    if spec is None or not spec.submodule_search_locations:
-        raise Unbuildable(f"the package `{name}` is not installed")
-    found = importlib.metadata.version(name)
-    if not found.startswith(versions):
-        raise Unbuildable(f"the native kernels know {name} {versions}*, and {found} is installed")
-    # mlx has no `__init__`, so any folder of that name on the path is a part of it: the one with headers is meant.
-    for folder in map(Path, spec.submodule_search_locations):
-        if (folder / "include").is_dir():
-            return folder
-    raise Unbuildable(f"the headers of `{name}` are not installed")
-
-
-def _compiler() -> str:
-    for name in ("g++", "clang++", "c++"):
-        if found := shutil.which(name):
-            return found
-    return "g++"  # a module compiled earlier can still be used; compiling says what is missing
-
-
-def _build_once(home: Home, recipe: Recipe, file: Path, say: Any) -> None:
-    """Compile unless another process does or did, or this recipe failed before. Raises: Unbuildable."""
-    failed = file.parent / "failed.txt"
-    try:
-        with _lock(home.root / "kernels"):
-            if file.exists():
-                return
-            if failed.exists():
-                raise Unbuildable(f"compiling the native kernels failed earlier, see `{failed}`")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            _build(recipe, file, failed, say)
-    except OSError as error:
-        raise Unbuildable(f"the native kernels cannot be stored in `{home.root}` ({error})") from error
-
-
-def _build(recipe: Recipe, file: Path, failed: Path, say: Any) -> None:
-    _check_tools(recipe)
+def _compile(recipe: Recipe, folder: Path, say: Say | None, trial: Callable[[Path], str | None]) -> None:
+    """One compilation, tried before it is put in place. Raises: Unbuildable, OSError."""
+    failed = folder / shelf.FAILED
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("making-*"):  # by a process that was killed: we hold the lock
+        shutil.rmtree(left, ignore_errors=True)
+    shelf.describe(folder, recipe)
+    if recipe.warning:
+        log.warning("%s", recipe.warning)
     if say is not None:
         say("compiling the CPU kernels, once (about half a minute)")
-    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-        made = Path(folder) / file.name
+    with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as place:
+        made = Path(place) / FILE
+        command = [*recipe.command, "-o", str(made)]
         try:
-            done = subprocess.run(
-                [*recipe.command, "-o", str(made)], capture_output=True, text=True, timeout=COMPILE_LIMIT_S
-            )
+            done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=COMPILE_LIMIT_S)
         except subprocess.TimeoutExpired as error:
-            raise Unbuildable("the compiler did not end") from error
-        if done.returncode != 0:
-            failed.write_text(" ".join(recipe.command) + "\n\n" + done.stderr)
-            raise Unbuildable(f"compiling the native kernels failed, see `{failed}`")
-        os.replace(made, file)
+            raise Unbuildable("the compiler did not end", AGAIN) from error
+        except OSError as error:
+            raise Unbuildable(f"the compiler `{command[0]}` cannot be run ({error.strerror})") from error
+        if done.returncode != 0 or not made.exists():
+            failed.write_text(" ".join(command) + "\n\n" + done.stderr)
+            raise Unbuildable(f"compiling the native kernels failed, see `{failed}`", AGAIN)
+        if fault := trial(made):
+            failed.write_text(" ".join(command) + "\n\n" + fault + "\n")
+            raise Unbuildable(fault, AGAIN)
+        os.replace(made, folder / FILE)
+    failed.unlink(missing_ok=True)
 
 
 @contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """One process at a time; the operating system lets go when a process dies."""
+def _translated(home: Home) -> Iterator[None]:
+    """What the file system refuses is a reason like any other."""
+    try:
+        yield
+    except OSError as error:
+        folder, why = shelf.kept(home), error.strerror or str(error)
+        raise Unbuildable(f"the native kernels cannot be kept in `{folder}` ({why})") from error
+
+
+@contextmanager
+def lock(home: Home, say: Say | None = None) -> Iterator[None]:
+    """One process at a time; the operating system lets go when a process dies. Raises: OSError."""
     import fcntl
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "build.lock").open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    shelf.kept(home).mkdir(parents=True, exist_ok=True)
+    with (shelf.kept(home) / "build.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if say is not None:
+                say("waiting for another process that compiles the CPU kernels")
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
-def _import(file: Path) -> Any:
-    """Import and try the module: a wrong ABI shows when it meets an array. Raises: Unbuildable."""
-    if NAME in sys.modules:
-        return sys.modules[NAME]
-    import mlx.core as mx
-
-    try:
-        loader = ExtensionFileLoader(NAME, str(file))
-        spec = importlib.util.spec_from_loader(NAME, loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-        module.rms_norm(mx.zeros((1, 1)), None, 1e-5)
-    except (ImportError, TypeError, AttributeError) as error:
-        raise Unbuildable(f"the compiled kernels do not fit this mlx ({error})".replace("\n", " ")) from error
-    sys.modules[NAME] = module
-    return module
+def _team_size(home: Home) -> int:
+    return home.threads or usable_cores()

@@ -1,7 +1,7 @@
 """Whether the native kernels serve this process, and with how many threads.
 
-Knows the setting, the platform and the builder; knows no model. `LATTICE_KERNELS` is `exact` (the default:
-activations stay float32), `fast` (rounded to 8 bits per 32 columns) or `off` (mlx's own, through BLAS).
+Knows the setting, the platform and the builder; knows no model. `Home.kernels` is `exact` (the default: activations
+stay float32), `fast` (rounded to 8 bits per 32 columns) or `off` (mlx's own, through BLAS).
 
 Thread: worker
 """
@@ -13,18 +13,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from lattice_cli import console
-from lattice_cli.errors import UsageError
-from lattice_cli.kernels import build, platform
+from lattice_cli.kernels import build, platform, shelf
 from lattice_cli.kernels.limits import usable_cores
+from lattice_cli.kernels.recipe import Unbuildable
 from lattice_cli.kernels.threads import BlasThreads, shows_our_cores
 from lattice_cli.settings import Home
 
 log = logging.getLogger("lattice.kernels")
-
-MODES = ("off", "exact", "fast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +36,68 @@ class Native:
     fit_threads: Callable[[], None] = lambda: None
 
 
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What `choose` would come to. `file` is the module, None where there is none and `reason` says why; `hint` is the
+    command that helps. `lacking`: kernels are wanted here and would have to do without.
+    """
+
+    file: Path | None
+    isa: str | None
+    reason: str
+    hint: str | None = None
+    lacking: bool = False
+
+
 @cache
 def choose(home: Home) -> Native:
     """The kernels for this machine and setting; compiles them on first use (`build.load`), with a line that says so.
 
     Decided once for a home in this process: loading and opening a model both ask.
-
-    Raises: UsageError for a `LATTICE_KERNELS` that is none of off, exact, fast.
     """
-    mode = home.kernels
-    if mode not in MODES:
-        raise UsageError(
-            f"`LATTICE_KERNELS` is `{mode}`, and must be `off`, `exact` or `fast`",
-            param="LATTICE_KERNELS",
-            hint="leave it unset for what suits this machine",
-        )
-    if mode == "off":
-        return Native(None, "the native kernels are off")
-    if platform.backend_name() != "cpu":
-        return Native(None, "the native kernels are for CPUs, and mlx computes on a GPU")
+    if home.threads is not None and home.threads > usable_cores():
+        log.warning("%d threads for %d usable cores: they will wait for each other", home.threads, usable_cores())
+    unwanted = _unwanted(home)
+    if unwanted:
+        return Native(None, unwanted)
     try:
         module = build.load(home, console.say)
-    except build.Unbuildable as error:
-        log.warning("%s; computing through BLAS instead. To get them: %s", error, build.HOW_TO_GET)
+    except Unbuildable as error:
+        help_ = f". To get them: {error.hint}" if error.hint else ""
+        log.warning("%s; computing through BLAS instead%s", error, help_)
         return Native(None, str(error))
     log.info("native kernels: %s", module.isa())
-    return Native(module, module.isa(), exact=mode != "fast", fit_threads=_team(module))
+    return Native(module, module.isa(), exact=home.kernels != "fast", fit_threads=_team(module, home.threads))
+
+
+def look(home: Home) -> Outlook:
+    """What `choose` would come to, without compiling. Cost: 20 ms, and importing mlx.
+
+    Call `blas.preload` first; mlx must be there.
+    """
+    unwanted = _unwanted(home)
+    if unwanted:
+        return Outlook(None, None, unwanted)
+    try:
+        module, file = build.load_found(home)
+    except Unbuildable as error:
+        return Outlook(None, None, str(error), error.hint, lacking=True)
+    if file is not None and module is not None:
+        origin = "carried by the wheel" if shelf.CARRIED in file.parents else "compiled here"
+        return Outlook(file, module.isa(), origin)
+    obstacle = build.obstacle(home)
+    if obstacle is not None:
+        return Outlook(None, None, str(obstacle), obstacle.hint, lacking=True)
+    return Outlook(None, None, "the next start compiles them", "`lattice kernels build` does it now")
+
+
+def _unwanted(home: Home) -> str | None:
+    """Why no kernels are asked for; None where they are."""
+    if home.kernels == "off":
+        return "the native kernels are off"
+    if platform.backend_name() != "cpu":
+        return "the native kernels are for CPUs, and mlx computes on a GPU"
+    return None
 
 
 class _Team:
@@ -73,10 +108,12 @@ class _Team:
 
 
 @cache
-def _team(module: Any) -> Callable[[], None]:
-    """Start the team, once; returns what fits it to the cores that are free now."""
+def _team(module: Any, threads: int | None) -> Callable[[], None]:
+    """What fits the team to the cores that are free now; a count that was asked for stays as it is."""
+    if threads is not None:
+        module.resize(threads)
+        return lambda: None
     cores = usable_cores()
-    module.start(cores)
     known = shows_our_cores(cores) and cores == os.cpu_count()
     team: Any = _Team(module)
     return BlasThreads(team, cores, others=None if known else lambda: 0).fit

@@ -44,6 +44,7 @@ def rows(found: Examination) -> list[tuple[str, str]]:
         ("back end", found.backend),
         ("device", found.device + (rate if found.blas is None else "")),
         *([("BLAS", found.blas + rate)] if found.blas is not None else []),
+        *([("kernels", found.kernels)] if found.kernels is not None else []),
         ("memory", f"{console.megabytes(found.memory_bytes)}, {found.cores} cores"),
         ("home", found.home),
         ("models folder", found.models_folder + free),

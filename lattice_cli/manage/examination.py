@@ -31,13 +31,15 @@ class Missing:
 @dataclass(frozen=True, slots=True)
 class Examination:
     """All that doctor says. Sizes in bytes; `gflops` is a float32 matrix product's rate, None where mlx
-    cannot be loaded; `sampling` is what a request that names nothing gets from the default model.
+    cannot be loaded; `kernels` is None where they are not for this machine; `sampling` is what a request that
+    names nothing gets from the default model.
     """
 
     version: str
     backend: str
     device: str
     blas: str | None
+    kernels: str | None
     gflops: float | None
     cores: int
     memory_bytes: int
@@ -63,12 +65,14 @@ def examine(home: Home) -> Examination:
 
     missing: list[Missing] = []
     blas, gflops, device = _products(home, missing)
+    kernels = _kernels(home, missing) if blas is not None and gflops is not None else None
     models = _models(home, missing)
     return Examination(
         version=__version__,
         backend=platform.backend_name(),
         device=device,
         blas=blas,
+        kernels=kernels,
         gflops=gflops,
         cores=usable_cores(),
         memory_bytes=memory_bytes(),
@@ -85,7 +89,7 @@ def examine(home: Home) -> Examination:
 
 def _products(home: Home, missing: list[Missing]) -> tuple[str | None, float | None, str]:
     """(BLAS line for a Linux CPU, GFLOP/s, device)."""
-    from lattice_cli.kernels import blas, build, platform
+    from lattice_cli.kernels import blas, platform
     from lattice_cli.kernels.machine import read_machine
 
     line = None
@@ -102,14 +106,20 @@ def _products(home: Home, missing: list[Missing]) -> tuple[str | None, float | N
     wanted = platform.better_backend(read_machine())
     if wanted:
         missing.append(Missing("there is an NVIDIA GPU here, and MLX is installed for the CPU", wanted, blocks=False))
-    obstacle = build.obstacle(home) if platform.backend_name() == "cpu" and home.kernels != "off" and line else None
-    if obstacle:
-        missing.append(
-            Missing(
-                f"no native kernels ({obstacle}): models are about ten times slower", build.HOW_TO_GET, blocks=False
-            )
-        )
     return line, blas.measure_gflops(), platform.device_name()
+
+
+def _kernels(home: Home, missing: list[Missing]) -> str:
+    """Which native kernels a Linux CPU computes with; mlx must have been imported."""
+    from lattice_cli.kernels import native_choice
+
+    found = native_choice.look(home)
+    if found.lacking:
+        what = f"no native kernels ({found.reason}): models are about ten times slower"
+        missing.append(Missing(what, found.hint, blocks=False))
+    if found.isa is not None:
+        return f"{home.kernels}, {found.isa} ({found.reason})"
+    return "off" if home.kernels == "off" else f"none ({found.reason})"
 
 
 def _models(home: Home, missing: list[Missing]) -> tuple[str, ...]:

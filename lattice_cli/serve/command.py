@@ -11,12 +11,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lattice_cli.options import LogFormat, LogLevel, ModelOption, above_zero, choose_logging, finite
+from lattice_cli.options import (
+    KernelsOption,
+    LogFormat,
+    LogLevel,
+    ModelOption,
+    ThreadsOption,
+    above_zero,
+    choose_logging,
+    finite,
+)
 
 if TYPE_CHECKING:
     from lattice_cli.serve.settings import ServeSettings
     from lattice_cli.serve.supervisor import Ending, Supervisor
-    from lattice_cli.settings import EngineSettings
+    from lattice_cli.settings import EngineSettings, Home
 
 
 class PolicyName(StrEnum):
@@ -64,6 +73,8 @@ def serve_command(
     prefill_chunk: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 512; 128 on a slow CPU].")
     ] = None,
+    kernels: KernelsOption = None,
+    threads: ThreadsOption = None,
     max_body: Annotated[
         int | None,
         typer.Option(
@@ -92,7 +103,7 @@ def serve_command(
     from lattice_cli.policy import MEBIBYTE, POLICIES
     from lattice_cli.serve.settings import ServeSettings
     from lattice_cli.serve.supervisor import Ending
-    from lattice_cli.settings import EngineSettings
+    from lattice_cli.settings import EngineSettings, read_home
 
     choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format)
     engine = EngineSettings(max_rows, max_pending, prefill_chunk, context)
@@ -104,8 +115,8 @@ def serve_command(
         max_body_bytes=None if max_body is None else max_body * MEBIBYTE,
         log_prompts=log_prompts,
     )
-    supervisor = _assemble(model, tokenizer_dir, host, port, engine, settings, Ending(drain_s, exit_on_broken))
-    supervisor.run()
+    home, ending = read_home(kernels=kernels, threads=threads), Ending(drain_s, exit_on_broken)
+    _assemble(model, tokenizer_dir, host, port, home, engine, settings, ending).run()
 
 
 def _assemble(
@@ -113,6 +124,7 @@ def _assemble(
     tokenizer_dir: Path | None,
     host: str,
     port: int,
+    home: Home,
     engine: EngineSettings,
     settings: ServeSettings,
     ending: Ending,
@@ -128,10 +140,9 @@ def _assemble(
     from lattice_cli.serve.server import HttpServer, listen_on
     from lattice_cli.serve.supervisor import Supervisor
     from lattice_cli.serve.wire import wire_named
-    from lattice_cli.settings import read_home
 
     listener = listen_on(host, port)
-    home, lines = read_home(), AppLines.on_stdout()
+    lines = AppLines.on_stdout()
 
     def open_model() -> OpenEngine:
         """On the worker thread: a first use may download for minutes, while /health says `loading`."""
