@@ -49,8 +49,8 @@ format: $(DEV) ## rewrite the sources in the house's format
 docs: $(DEV) ## rewrite docs/reference from --help
 	$(BIN)/python scripts/reference.py docs/reference
 
-wheel: $(DEV) ## build the wheel into dist/
-	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel: $(DEV) ## build the wheel into dist/, with the compiled kernels where a compiler is
+	$(BIN)/python scripts/wheel.py dist
 
 clean: ## remove .venv and everything built or cached here
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

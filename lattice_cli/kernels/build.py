@@ -14,7 +14,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from typing import Any
 
 from lattice_cli.kernels import shelf
 from lattice_cli.kernels.limits import usable_cores
-from lattice_cli.kernels.recipe import FILE, Recipe, Unbuildable, read_recipe
+from lattice_cli.kernels.recipe import FILE, Recipe, Unbuildable, check_system, read_recipe, version
 from lattice_cli.kernels.self_check import load_module, try_apart
 from lattice_cli.settings import Home
 
@@ -51,8 +50,7 @@ def load_found(home: Home) -> tuple[Any | None, Path | None]:
 
     Raises: Unbuildable where there cannot be one, or where those that should fit do not.
     """
-    if sys.platform != "linux":
-        raise Unbuildable("the native kernels are for Linux")
+    check_system()
     refused: Unbuildable | None = None
     with _translated(home):
         for entry in shelf.fitting(home):
@@ -82,7 +80,7 @@ def make(
     `force` compiles in any case. Raises: Unbuildable, also where the same recipe failed before.
     """
     with _translated(home):
-        recipe = read_recipe()
+        recipe = _recipe()
         folder = shelf.kept(home) / recipe.key
         with lock(home, say):
             if force or not (folder / FILE).exists():
@@ -91,11 +89,23 @@ def make(
     return folder / FILE
 
 
+def _recipe() -> Recipe:
+    """Where nothing can be compiled and the wheel's kernels are for another mlx, that mlx is the shortest way."""
+    try:
+        return read_recipe()
+    except Unbuildable as reason:
+        for entry in shelf.entries(shelf.CARRIED):
+            if entry.mlx not in ("", version("mlx")):
+                what = f"the wheel carries kernels for mlx {entry.mlx}, and {version('mlx')} is installed"
+                raise Unbuildable(what, f"pip install 'mlx[cpu]=={entry.mlx}'") from reason
+        raise
+
+
 def obstacle(home: Home) -> Unbuildable | None:
     """What keeps a module from being compiled here; None: nothing known. Compiles nothing. Cost: 5 ms."""
     try:
         with _translated(home):
-            _refuse_failed(shelf.kept(home) / read_recipe().key, force=False)
+            _refuse_failed(shelf.kept(home) / _recipe().key, force=False)
     except Unbuildable as reason:
         return reason
     return None

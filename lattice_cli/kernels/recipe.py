@@ -17,6 +17,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "native"
@@ -58,6 +59,7 @@ class Recipe:
 
 def read_recipe() -> Recipe:
     """What would be compiled here. Cost: 5 ms. Raises: Unbuildable, with one command for all that is missing."""
+    check_system()
     mlx = _package("mlx")
     nanobind = version("nanobind") or ""
     _check_tools(nanobind)
@@ -74,10 +76,16 @@ def read_recipe() -> Recipe:
     return Recipe(key, version("mlx"), nanobind, (_compiler() or "g++", *FLAGS, *paths, *linked))
 
 
-def key_of(mlx: str, nanobind: str) -> str:
-    """The key of a module made with these versions from the sources that lie here. Cost: 1 ms."""
+def check_system() -> None:
+    """Raises: Unbuildable where there are no kernels for the system."""
+    if sys.platform != "linux":
+        raise Unbuildable("the native kernels are for Linux")
+
+
+def key_of(mlx: str, nanobind: str, sources: Traversable = SOURCES) -> str:
+    """The key of a module made with these versions from a folder of sources. Cost: 1 ms."""
     digest = hashlib.sha256()
-    for file in sorted(SOURCES.iterdir()):
+    for file in sorted(sources.iterdir(), key=lambda file: file.name):
         if file.is_file() and not file.name.startswith("."):
             digest.update(file.name.encode() + b"\0" + file.read_bytes())
     digest.update("\n".join((*FLAGS, mlx, nanobind, EXTENSION_SUFFIXES[0])).encode())
