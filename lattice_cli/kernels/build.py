@@ -22,7 +22,17 @@ from typing import Any
 
 from lattice_cli.kernels import shelf
 from lattice_cli.kernels.limits import usable_cores
-from lattice_cli.kernels.recipe import FILE, Recipe, Unbuildable, check_system, read_recipe, version
+from lattice_cli.kernels.recipe import (
+    FILE,
+    GET_NANOBIND,
+    TRIED_NANOBIND,
+    Recipe,
+    Unbuildable,
+    check_system,
+    doubt,
+    read_recipe,
+    version,
+)
 from lattice_cli.kernels.self_check import load_module, try_apart
 from lattice_cli.settings import Home
 
@@ -31,10 +41,8 @@ log = logging.getLogger("lattice.kernels")
 COMPILE_LIMIT_S = 600
 AGAIN = "`lattice kernels build` tries again"
 
-Say = Callable[[str], object]
 
-
-def load(home: Home, say: Say | None = None) -> Any:
+def load(home: Home, say: shelf.Say | None = None) -> Any:
     """The module with its team started, compiled if need be. Cost: 15 ms, the first time 20-60 s on one core.
 
     `say` is called with one line before a compilation. Raises: Unbuildable.
@@ -59,21 +67,17 @@ def load_found(home: Home) -> tuple[Any | None, Path | None]:
             except Unbuildable as error:
                 log.info("`%s` passed over: %s", entry.file, error)
                 refused = error
-    if refused is not None and not _may_help(home):
-        raise Unbuildable(str(refused), "`lattice kernels build --force` compiles them anew")
+    if refused is not None:
+        hindrance = obstacle(home)
+        if hindrance is not None:
+            raise Unbuildable(str(refused), hindrance.hint)
+        if (shelf.kept(home) / read_recipe().key / FILE).exists():
+            raise Unbuildable(str(refused), "`lattice kernels build --force` compiles them anew")
     return None, None
 
 
-def _may_help(home: Home) -> bool:
-    """Whether compiling gives another module than those that lie here and were refused."""
-    try:
-        return not (shelf.kept(home) / read_recipe().key / FILE).exists()
-    except Unbuildable:
-        return False
-
-
 def make(
-    home: Home, say: Say | None = None, *, force: bool = False, trial: Callable[[Path], str | None] = try_apart
+    home: Home, say: shelf.Say | None = None, *, force: bool = False, trial: Callable[[Path], str | None] = try_apart
 ) -> Path:
     """Compile into `home`, unless it was done or is being done by another process; the module's file.
 
@@ -82,7 +86,7 @@ def make(
     with _translated(home):
         recipe = _recipe()
         folder = shelf.kept(home) / recipe.key
-        with lock(home, say):
+        with shelf.lock(home, say):
             if force or not (folder / FILE).exists():
                 _refuse_failed(folder, force=force)
                 _compile(recipe, folder, say, trial)
@@ -120,18 +124,18 @@ def forget_failure(home: Home) -> None:
 def _refuse_failed(folder: Path, *, force: bool) -> None:
     failed = folder / shelf.FAILED
     if failed.exists() and not force:
-        raise Unbuildable(f"compiling the native kernels failed earlier, see `{failed}`", AGAIN)
+        raise Unbuildable(f"making the native kernels failed earlier, see `{failed}`", AGAIN)
 
 
-def _compile(recipe: Recipe, folder: Path, say: Say | None, trial: Callable[[Path], str | None]) -> None:
+def _compile(recipe: Recipe, folder: Path, say: shelf.Say | None, trial: Callable[[Path], str | None]) -> None:
     """One compilation, tried before it is put in place. Raises: Unbuildable, OSError."""
     failed = folder / shelf.FAILED
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("making-*"):  # by a process that was killed: we hold the lock
         shutil.rmtree(left, ignore_errors=True)
     shelf.describe(folder, recipe)
-    if recipe.warning:
-        log.warning("%s", recipe.warning)
+    if doubtful := doubt():
+        log.warning("%s", doubtful)
     if say is not None:
         say("compiling the CPU kernels, once (about half a minute)")
     with tempfile.TemporaryDirectory(prefix="making-", dir=folder) as place:
@@ -148,7 +152,7 @@ def _compile(recipe: Recipe, folder: Path, say: Say | None, trial: Callable[[Pat
             raise Unbuildable(f"compiling the native kernels failed, see `{failed}`", AGAIN)
         if fault := trial(made):
             failed.write_text(" ".join(command) + "\n\n" + fault + "\n")
-            raise Unbuildable(fault, AGAIN)
+            raise Unbuildable(fault, AGAIN if recipe.nanobind == TRIED_NANOBIND else GET_NANOBIND)
         os.replace(made, folder / FILE)
     failed.unlink(missing_ok=True)
 
@@ -161,22 +165,6 @@ def _translated(home: Home) -> Iterator[None]:
     except OSError as error:
         folder, why = shelf.kept(home), error.strerror or str(error)
         raise Unbuildable(f"the native kernels cannot be kept in `{folder}` ({why})") from error
-
-
-@contextmanager
-def lock(home: Home, say: Say | None = None) -> Iterator[None]:
-    """One process at a time; the operating system lets go when a process dies. Raises: OSError."""
-    import fcntl
-
-    shelf.kept(home).mkdir(parents=True, exist_ok=True)
-    with (shelf.kept(home) / "build.lock").open("w") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if say is not None:
-                say("waiting for another process that compiles the CPU kernels")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
 
 
 def _team_size(home: Home) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 from lattice_cli import console
 from lattice_cli.kernels import build, platform, shelf
 from lattice_cli.kernels.limits import usable_cores
-from lattice_cli.kernels.recipe import Unbuildable
+from lattice_cli.kernels.recipe import Unbuildable, doubt
 from lattice_cli.kernels.threads import BlasThreads, shows_our_cores
 from lattice_cli.settings import Home
 
@@ -82,13 +82,14 @@ def look(home: Home) -> Outlook:
         module, file = build.load_found(home)
     except Unbuildable as error:
         return Outlook(None, None, str(error), error.hint, lacking=True)
+    doubtful = f"; {doubt()}" if doubt() else ""
     if file is not None and module is not None:
         origin = "carried by the wheel" if shelf.CARRIED in file.parents else "compiled here"
-        return Outlook(file, module.isa(), origin)
+        return Outlook(file, module.isa(), origin + doubtful)
     obstacle = build.obstacle(home)
     if obstacle is not None:
         return Outlook(None, None, str(obstacle), obstacle.hint, lacking=True)
-    return Outlook(None, None, "the next start compiles them", "`lattice kernels build` does it now")
+    return Outlook(None, None, "the next start compiles them" + doubtful, "`lattice kernels build` does it now")
 
 
 def _unwanted(home: Home) -> str | None:

@@ -29,7 +29,8 @@ FLAGS = (
 )
 MLX = "0.32."  # the versions whose functions we stand in for; another one is tried, and has to prove itself
 NANOBIND = "3."  # whose ABI mlx 0.32 was built with
-GET_NANOBIND = "pip install nanobind==3.1.0"
+TRIED_NANOBIND = "3.1.0"
+GET_NANOBIND = f"pip install nanobind=={TRIED_NANOBIND}"
 
 
 class Unbuildable(Exception):
@@ -49,13 +50,6 @@ class Recipe:
     nanobind: str
     command: tuple[str, ...]
 
-    @property
-    def warning(self) -> str | None:
-        """What is uncertain about it, as a sentence."""
-        if self.mlx.startswith(MLX):
-            return None
-        return f"the native kernels know mlx {MLX}*, and this is {self.mlx}: they are tried, and compared with it first"
-
 
 def read_recipe() -> Recipe:
     """What would be compiled here. Cost: 5 ms. Raises: Unbuildable, with one command for all that is missing."""
@@ -74,6 +68,14 @@ def read_recipe() -> Recipe:
     linked = [f"-L{mlx / 'lib'}", "-lmlx"]
     key = key_of(version("mlx"), nanobind)
     return Recipe(key, version("mlx"), nanobind, (_compiler() or "g++", *FLAGS, *paths, *linked))
+
+
+def doubt() -> str | None:
+    """What is uncertain here although nothing is missing, as a sentence."""
+    found = version("mlx")
+    if not found or found.startswith(MLX):
+        return None
+    return f"the native kernels know mlx {MLX}*, and this is {found}: they are tried, and compared with it first"
 
 
 def check_system() -> None:

@@ -41,8 +41,8 @@ def load_module(file: Path, threads: int) -> Any:
         module.start(threads)
         differing = differences(module)
     except _FAULTS as error:
-        reason = f"the compiled kernels do not fit this mlx ({error})"
-        raise Unbuildable(" ".join(reason.split())) from error
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise Unbuildable(f"the compiled kernels do not fit this mlx ({reason})") from error
     if differing:
         raise Unbuildable(f"the compiled kernels compute otherwise than this mlx: {', '.join(differing)}")
     sys.modules[NAME] = module

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from lattice_cli.settings import Home
 
 CARRIED = Path(__file__).parent / "prebuilt"
 MADE, FAILED = "made.json", "failed.txt"
+Say = Callable[[str], object]
 _KEY = re.compile(r"[0-9a-f]{20}")
 
 
@@ -77,6 +79,22 @@ def remove(entry: Entry) -> int:
     """The bytes that are free now. Processes that run the module keep it. Raises: OSError."""
     shutil.rmtree(entry.folder)
     return entry.nbytes
+
+
+@contextmanager
+def lock(home: Home, say: Say | None = None) -> Iterator[None]:
+    """One process at a time; the operating system lets go when a process dies. Raises: OSError."""
+    import fcntl
+
+    kept(home).mkdir(parents=True, exist_ok=True)
+    with (kept(home) / "build.lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if say is not None:
+                say("waiting for another process that compiles the CPU kernels")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def _versions(folder: Path) -> tuple[str, str]:

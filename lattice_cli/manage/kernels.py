@@ -62,12 +62,12 @@ def kernels_clean(home: Home, *, everything: bool = False) -> int:
 
     Raises: LatticeError.
     """
-    from lattice_cli.kernels import build, shelf
+    from lattice_cli.kernels import shelf
 
     freed = count = 0
     if shelf.kept(home).is_dir():
         try:
-            with build.lock(home, console.say):
+            with shelf.lock(home, console.say):
                 for entry in shelf.entries(shelf.kept(home)):
                     if everything or not entry.fits:
                         freed += shelf.remove(entry)

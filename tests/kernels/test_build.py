@@ -111,11 +111,12 @@ def test_an_unknown_mlx_is_tried_and_has_to_prove_itself(
 ) -> None:
     calls = compiler(WRITE)
     versions(monkeypatch, mlx="0.33.0", nanobind="4.0.0")
-    with caplog.at_level("WARNING", "lattice.kernels"), pytest.raises(Unbuildable, match="attention"):
+    with caplog.at_level("WARNING", "lattice.kernels"), pytest.raises(Unbuildable, match="attention") as caught:
         build.make(home(tmp_path), trial=lambda _: "the compiled kernels compute otherwise than this mlx: attention")
-    assert caplog.messages == [
-        "the native kernels know mlx 0.32.*, and this is 0.33.0: they are tried, and compared with it first"
-    ]
+    assert caught.value.hint == "pip install nanobind==3.1.0"
+    doubt = "the native kernels know mlx 0.32.*, and this is 0.33.0: they are tried, and compared with it first"
+    assert caplog.messages == [doubt]
+    assert native_choice.look(home(tmp_path / "fresh")).reason == f"the next start compiles them; {doubt}"
     assert not (folder(tmp_path) / recipe.FILE).exists()
     assert len(calls.read_text().split()) == 1
     assert build.make(home(tmp_path / "other"), trial=lambda _: None).read_text() == "a module\n"
@@ -161,7 +162,7 @@ def test_a_failed_compilation_is_not_tried_again_at_every_start(tmp_path: Path, 
     with pytest.raises(Unbuildable, match=f"^compiling the native kernels failed, see `{failed}`$"):
         build.make(home(tmp_path), trial=never_tried)
     assert failed.read_text().endswith("cpu.cpp: no such thing\n")
-    with pytest.raises(Unbuildable, match=f"^compiling the native kernels failed earlier, see `{failed}`$") as caught:
+    with pytest.raises(Unbuildable, match=f"^making the native kernels failed earlier, see `{failed}`$") as caught:
         build.make(home(tmp_path), trial=never_tried)
     assert caught.value.hint == "`lattice kernels build` tries again"
     assert str(build.obstacle(home(tmp_path))) == str(caught.value)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lattice_cli.kernels import build
+from lattice_cli.kernels import build, native_choice, shelf
 from lattice_cli.kernels.recipe import FILE, NAME, Unbuildable
 from lattice_cli.kernels.self_check import differences, load_module, try_apart
 from lattice_cli.settings import Home
@@ -92,6 +92,26 @@ def test_a_file_that_is_no_module_is_a_reason(tmp_path: Path, monkeypatch: pytes
         load_module(tmp_path / FILE, 1)
     assert "\n" not in str(caught.value)
     assert try_apart(tmp_path / FILE) == str(caught.value)
+
+
+@pytest.mark.skipif(build.obstacle(HOME) is not None, reason="nothing can be compiled here")
+def test_a_module_that_no_longer_fits_is_passed_over_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file cut short, a libmlx that was exchanged: each start says so, and none compiles."""
+    monkeypatch.delitem(sys.modules, NAME, raising=False)
+    made = build.read_recipe()
+    folder = tmp_path / "kernels" / made.key
+    folder.mkdir(parents=True)
+    shelf.describe(folder, made)
+    (folder / FILE).write_text("nothing")
+    home = Home(tmp_path, tmp_path, kernels="exact")
+    native = native_choice.choose(home)
+    assert native.module is None
+    assert native.reason.startswith("the compiled kernels do not fit this mlx (")
+    found = native_choice.look(home)
+    assert (found.reason, found.lacking) == (native.reason, True)
+    assert found.hint == "`lattice kernels build --force` compiles them anew"
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")

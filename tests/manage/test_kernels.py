@@ -130,7 +130,7 @@ def test_a_compilation_that_fails_is_shown_and_tried_again_by_build(tmp_path: Pa
         ]
     assert len((tmp_path / "calls").read_text().split()) == 2
     said = json.loads(lattice(tmp_path, "status", "--json", PATH=path).stdout)
-    assert said["reason"] == f"compiling the native kernels failed earlier, see `{failed}`"
+    assert said["reason"] == f"making the native kernels failed earlier, see `{failed}`"
     assert said["hint"] == "`lattice kernels build` tries again"
     assert [kept["state"] for kept in said["kept"]] == ["failed"]
     assert len((tmp_path / "calls").read_text().split()) == 2
