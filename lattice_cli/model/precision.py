@@ -13,7 +13,11 @@ from typing import Any
 
 
 def parameter_count(network: Any) -> int:
-    """Weights of a network, packed ones counted one by one."""
+    """Weights of a network, packed ones counted one by one; those of the native kernels, which stay as they are
+    (kernels/packed.py), not at all.
+    """
+    import mlx.core as mx
+
     packed: dict[str, int] = {
         path: module.weight.size * 32 // module.bits
         for path, module in network.named_modules()
@@ -22,7 +26,7 @@ def parameter_count(network: Any) -> int:
     plain = 0
     for name, array in leaves(network):
         owner, _, kind = name.rpartition(".")
-        if owner not in packed or kind == "bias":
+        if (owner not in packed or kind == "bias") and array.dtype != mx.uint8:
             plain += int(array.size)
     return plain + sum(packed.values())
 

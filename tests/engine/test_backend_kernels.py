@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lattice_cli.kernels import install, native_choice
+from lattice_cli.kernels import fused, install, native_choice
 from lattice_cli.model.upstream import file_limit_kept
 from lattice_cli.settings import Home
 from tests.engine.test_backend import *  # noqa: F403
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.tiny, pytest.mark.timeout(300)]
 CACHE = Path("~/.cache/lattice-tests").expanduser()  # where compiled kernels stay between runs
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3_5"])
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "qwen3_5"])
 def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     native = native_choice.choose(Home(CACHE, CACHE / "models", kernels="exact"))
     if native.module is None:
@@ -34,6 +34,7 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model, _ = load_model(write_tiny_folder(tmp_path_factory.mktemp("tiny") / request.param, request.param))
     quantize(model, 32, 4, class_predicate=lambda _, m: hasattr(m, "to_quantized") and m.weight.shape[-1] % 32 == 0)
     assert install.pack_modules(model, native.module, exact=True) > 10
+    assert (fused.fuse(model, native.module, half=False) is None) == (request.param != "qwen3_5")
     install.put_functions(native.module)
     yield model
     install.take_functions()

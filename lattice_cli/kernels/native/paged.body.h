@@ -2,7 +2,8 @@
 //
 // A query's result is built page by page, always the same way: within a page a softmax of its own, in two tiles
 // of 64 keys with a running maximum; then the pages together, in order. So it has the same bits whether its
-// token came alone or in a chunk of any size, and whatever else is computed beside it.
+// token came alone or in a chunk of any size, and whatever else is computed beside it. The compiler may fuse
+// a * b + c * d in two ways: what both ways of calling share is compiled once (noinline).
 // Needs: vector.body.h, attention.body.h (value tiles, soften).
 
 // scores[R][64] = q[R][D] x keys[D][64].
@@ -38,7 +39,7 @@ static inline void no_part(const PagedAttention& t, float* part) {
 }
 
 // The queries, scaled, one after the other: query n is token n % rows of head n / rows.
-static inline void gather_queries(const PagedAttention& t, float* q) {
+__attribute__((noinline)) static void gather_queries(const PagedAttention& t, float* q) {
   for (int64_t n = 0; n < t.queries(); ++n) {
     const float* source = t.q + n / t.rows * t.head_stride + n % t.rows * t.row_stride;
     for (int64_t d = 0; d < t.D; ++d) q[n * t.D + d] = source[d] * t.scale;
@@ -47,7 +48,7 @@ static inline void gather_queries(const PagedAttention& t, float* q) {
 
 // One page's softmax of all queries into `part`: sums without division (queries x D), maxima, totals.
 template <class T>
-static inline void page_part(const PagedAttention& t, const float* q, int64_t page, float* part, float* work) {
+__attribute__((noinline)) static void page_part(const PagedAttention& t, const float* q, int64_t page, float* part, float* work) {
   const int64_t D = t.D, queries = t.queries(), kTile = PagedAttention::kTile, kTokens = PagedAttention::kTokens;
   float *out = part, *top = part + queries * D, *total = top + queries;
   float *scores = work, *keep = work + queries * kTile;
@@ -84,7 +85,7 @@ static inline void any_page_part(const PagedAttention& t, const float* q, int64_
 }
 
 // Adds what a page gave to the pages before it.
-static inline void join_page(const PagedAttention& t, const float* part, float* sums) {
+__attribute__((noinline)) static void join_page(const PagedAttention& t, const float* part, float* sums) {
   const int64_t queries = t.queries(), D = t.D;
   for (int64_t n = 0; n < queries; ++n) {
     const float top = part[queries * D + n], before = sums[queries * D + n];
@@ -95,13 +96,13 @@ static inline void join_page(const PagedAttention& t, const float* part, float* 
     const float* added = part + n * D;
     int64_t d = 0;
     for (; d + W <= D; d += W) store(out + d, load(out + d) * keep + load(added + d) * factor);
-    for (; d < D; ++d) out[d] = out[d] * keep + added[d] * factor;
-    total = total * keep + part[queries * (D + 1) + n] * factor;
+    for (; d < D; ++d) out[d] = multiply_add(out[d], keep, added[d] * factor);
+    total = multiply_add(total, keep, part[queries * (D + 1) + n] * factor);
     sums[queries * D + n] = best;
   }
 }
 
-static inline void write_queries(const PagedAttention& t, const float* sums) {
+__attribute__((noinline)) static void write_queries(const PagedAttention& t, const float* sums) {
   const int64_t queries = t.queries(), D = t.D;
   for (int64_t n = 0; n < queries; ++n) {
     float* target = t.out + n / t.rows * t.out_head_stride + n % t.rows * t.out_row_stride;

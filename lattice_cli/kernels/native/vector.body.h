@@ -28,6 +28,16 @@ static inline vf pick(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (
 static inline vf larger(vf a, vf b) { return pick((vi)(a > b), a, b); }
 static inline vf smaller(vf a, vf b) { return pick((vi)(a < b), a, b); }
 
+// a * b + c, rounded once where the instruction set can. For sums of single numbers: the compiler fuses some of
+// them and not others, as it unrolls.
+static inline float multiply_add(float a, float b, float c) {
+#if LATTICE_LEVEL > 0
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
 static inline float sum(vf x) {
 #if LATTICE_LEVEL == 3
   return _mm512_reduce_add_ps((__m512)x);
