@@ -3,5 +3,8 @@
 #include "product.body.h"
 #include "pointwise.body.h"
 #include "attention.body.h"
+#include "delta.body.h"
+#include "reduce.body.h"
 
 LATTICE_TABLE
+LATTICE_DELTA_TABLE
