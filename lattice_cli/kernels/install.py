@@ -2,10 +2,10 @@
 
 Two things are replaced. Modules of a network: quantized linear and embedding layers whose layout we know become
 packed ones, which compute from the packed weights. Functions that model code calls, process-wide:
-`mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention`, `mx.conv1d`, `logsumexp` and `argmax` of mlx 0.32;
-`swiglu` (mlx_lm/models/activations.py) and `gated_delta_update` (mlx_lm/models/gated_delta.py) of mlx-lm 0.32. The
-replacements take the same arguments and hand whatever is not float32 on a CPU to the originals. Knows mlx's modules;
-knows no model.
+`mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention`, `mx.conv1d`, `logsumexp` and `argmax`, and
+`mlx.nn.silu` of mlx 0.32; `swiglu` and `precise_swiglu` (mlx_lm/models/activations.py) and `gated_delta_update`
+(mlx_lm/models/gated_delta.py) of mlx-lm 0.32. The replacements take the same arguments and hand whatever is not float32
+on a CPU to the originals. Knows mlx's modules; knows no model.
 
 Thread: worker
 """
@@ -66,6 +66,7 @@ def put_functions(native: Any) -> None:
     if _originals:
         return
     import mlx.core as mx
+    import mlx.nn as nn
     from mlx_lm.models import activations, gated_delta
 
     for name, ours in _FAST.items():
@@ -73,6 +74,9 @@ def put_functions(native: Any) -> None:
     for name in _CORE:
         _put(mx, name, getattr(native, name))
     _put_in_models("swiglu", activations.swiglu, native.swiglu)
+    _put(nn, "silu", partial(native.silu, nn.silu))  # type: ignore[attr-defined]
+    precise = activations.precise_swiglu
+    _put_in_models("precise_swiglu", precise, partial(native.precise_swiglu, precise))
     update = gated_delta.gated_delta_update
     _put_in_models("gated_delta_update", update, partial(native.gated_delta_update, update))
 

@@ -165,6 +165,23 @@ def test_a_convolution_of_each_channel_is_that_of_mlx(native: Any, isa: str) -> 
         native.conv1d(x[:, :0], weight)
 
 
+def test_silu_is_that_of_mlx(native: Any, isa: str) -> None:  # noqa: F811
+    import mlx.core as mx
+    import mlx.nn as nn
+    from mlx_lm.models.activations import precise_swiglu
+
+    silu, precise = partial(native.silu, nn.silu), partial(native.precise_swiglu, precise_swiglu)
+    for shape in ((), (1,), (0, 3), (3, 5, 7), (2, 70, 300)):
+        gate, x = mx.random.normal(shape) * 20, mx.random.normal(shape)
+        assert error(silu(gate), nn.silu(gate)) < 1e-6
+        assert error(precise(x, gate, x), precise_swiglu(x, gate, x)) < 1e-6
+    assert error(silu(gate.T), nn.silu(gate.T)) < 1e-6
+    half = gate.astype(mx.float16)
+    assert mx.array_equal(silu(half), nn.silu(half))
+    assert precise(half, gate, x).dtype == mx.float16 and precise(x, half, x).dtype == mx.float32
+    assert mx.allclose(mx.grad(lambda a: silu(a).sum())(x), mx.grad(lambda a: nn.silu(a).sum())(x))
+
+
 def rows_of_all_kinds() -> list[Any]:
     """Arrays of float32 whose last axis is short, long, strided, tied, infinite or not a number."""
     import mlx.core as mx
@@ -241,9 +258,11 @@ def test_other_reductions_go_to_mlx(native: Any) -> None:  # noqa: F811
 
 def test_every_function_is_put_and_taken(native: Any) -> None:  # noqa: F811
     import mlx.core as mx
+    import mlx.nn as nn
     from mlx_lm.models import gated_delta, olmo_hybrid, qwen3_5, qwen3_next
 
     owners = [(mx, "conv1d"), (mx, "logsumexp"), (mx, "argmax"), (mx.fast, "rope"), (qwen3_next, "swiglu")]
+    owners += [(nn, "silu"), (qwen3_next, "precise_swiglu")]
     owners += [(module, "gated_delta_update") for module in (gated_delta, olmo_hybrid, qwen3_5, qwen3_next)]
     before = [getattr(owner, name) for owner, name in owners]
     install.put_functions(native)

@@ -253,6 +253,14 @@ static void delta_gates(
   }
 }
 
+// out = x * sigmoid(x).
+static void silu(const float* x, int64_t size, float* out) {
+  for (int64_t i = 0; i < size; i += W) {
+    const vf y = load_first(x + i, size - i);
+    store_first(out + i, keep_nan(y, y * sigmoid(y)), size - i);
+  }
+}
+
 // Channels [first, last) of all tokens; at most kBlock of them, so that their weights stay in the first cache.
 static void conv_silu(const CausalConv& t, int64_t first, int64_t last) {
   float weights[CausalConv::kMostTaps][CausalConv::kBlock] = {};

@@ -1,11 +1,11 @@
-// Gated DeltaNet layers as primitives: mlx-lm's gated_delta_update, and mx.conv1d of each channel by itself.
+// Gated DeltaNet layers as primitives: mlx-lm's gated_delta_update, mx.conv1d of each channel by itself, and SiLU.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/variant.h>
 
-#include "primitive.h"
+#include "pointwise.h"
 
 namespace lattice {
 namespace {
@@ -51,7 +51,7 @@ void make_aligned_room(array& out) {
   out.set_data(std::move(memory), out.size(), out.strides(), flags, int64_t((64 - at % 64) % 64 / sizeof(float)));
 }
 
-// Whether an input may be overwritten. Each output of a primitive keeps the inputs, and mlx counts that as use; so all
+// Whether an output may take an input's memory. Each output of a primitive keeps the inputs, and mlx counts that as use; so all
 // but the one evaluated let go of them here, as mlx has them do right afterwards.
 bool take_input(const std::vector<array>& inputs, size_t i, std::vector<array>& outputs) {
   for (array& out : outputs) {
@@ -215,12 +215,54 @@ array conv1d(
       std::make_shared<ChannelConv>(mx::to_stream(s)), {x, mx::astype(weight, mx::float32, s)});
 }
 
+// SiLU.
+
+class Silu : public CpuPrimitive {
+ public:
+  using CpuPrimitive::CpuPrimitive;
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    if (take_input(inputs, 0, outputs)) {
+      outputs[0].copy_shared_buffer(inputs[0]);
+    } else {
+      make_room(outputs[0]);
+    }
+    encoder().dispatch([x = View(inputs[0]), size = int64_t(outputs[0].size()), out = outputs[0].data<float>()] {
+      const float* source = x.rows<10>();
+      constexpr int64_t kChunk = 4096;
+      const DeltaLoops& l = delta_best();
+      team->run((size + kChunk - 1) / kChunk, [&](int64_t chunk) {
+        const int64_t at = chunk * kChunk;
+        l.silu(source + at, size - at < kChunk ? size - at : kChunk, out + at);
+      });
+    });
+  }
+
+  const char* name() const override { return "LatticeSilu"; }
+};
+
+// mlx.nn 0.32's function of this name, which is `original`.
+nanobind::object silu(const nanobind::callable& original, const array& x) {
+  if (!is_float(x) || !on_cpu({}) || x.is_tracer()) return original(x);
+  return nanobind::cast(array(x.shape(), mx::float32, std::make_shared<Silu>(mx::to_stream({})), {x}));
+}
+
+// mlx-lm 0.32's function of this name, which is `original`: silu(gate) * x in float32, in the type of h.
+nanobind::object precise_swiglu(
+    const nanobind::callable& original, const array& h, const array& gate, const array& x) {
+  const bool floats = is_float(h) && is_float(gate) && is_float(x) && gate.shape() == x.shape();
+  if (!floats || !on_cpu({}) || gate.is_tracer() || x.is_tracer()) return original(h, gate, x);
+  return nanobind::cast(swiglu(gate, x));
+}
+
 void bind_delta(nanobind::module_& m) {
   using namespace nanobind::literals;
   namespace nb = nanobind;
   m.def("gated_delta_update", &gated_delta_update, "original"_a, "q"_a, "k"_a, "v"_a, "a"_a, "b"_a, "A_log"_a,
         "dt_bias"_a, "state"_a = nb::none(), "mask"_a = nb::none(), nb::kw_only(), "use_kernel"_a = true,
         "lower_bound"_a = nb::none(), "allow_neg_eigval"_a = false);
+  m.def("silu", &silu, "original"_a, "x"_a);
+  m.def("precise_swiglu", &precise_swiglu, "original"_a, "h"_a, "gate"_a, "x"_a);
   m.def("conv1d", &conv1d, nb::arg(), nb::arg(), "stride"_a = 1, "padding"_a = 0, "dilation"_a = 1, "groups"_a = 1,
         nb::kw_only(), "stream"_a = nb::none());
 }

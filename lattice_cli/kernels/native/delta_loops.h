@@ -42,6 +42,7 @@ struct DeltaLoops {
   void (*delta_gates)(
       const float* a, const float* b, const float* a_log, const float* dt_bias, float most_beta, int64_t heads,
       float* g, float* beta);
+  void (*silu)(const float* x, int64_t size, float* out);
   void (*conv_silu)(const CausalConv& t, int64_t first, int64_t last);
   void (*scaled_norm)(const float* x, float eps, float scale, int64_t size, float* out);
   void (*gated_norm)(const float* x, const float* weight, const float* gate, float eps, int64_t size, float* out);
@@ -52,6 +53,6 @@ struct DeltaLoops {
 
 #define LATTICE_DELTA_TABLE \
   inline const DeltaLoops delta_table = { \
-      delta_scan, delta_gates, conv_silu, scaled_norm, gated_norm, soft_sum, soft_join, largest};
+      delta_scan, delta_gates, silu, conv_silu, scaled_norm, gated_norm, soft_sum, soft_join, largest};
 
 }  // namespace lattice

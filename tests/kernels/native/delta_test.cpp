@@ -173,6 +173,22 @@ static void test_gates(const DeltaLoops& l, const std::string& isa, int shapes) 
   }
 }
 
+static void test_silu(const DeltaLoops& l, const std::string& isa, int shapes) {
+  for (int i = 0; i < shapes; ++i) {
+    auto x = normals(any(1, 200));
+    std::vector<float> out(x.size()), alone(x.size());
+    std::vector<double> want;
+    for (float& value : x) value *= 30, want.push_back(value / (1 + std::exp(-double(value))));
+    l.silu(x.data(), int64_t(x.size()), out.data());
+    expect(error(out, want) < 1e-6, isa + " silu of " + std::to_string(x.size()));
+    for (size_t j = 0; j < x.size(); ++j) l.silu(&x[j], 1, &alone[j]);
+    expect(same_bits(out, alone), isa + " silu: a number depends on its place");
+    x[0] = NAN;
+    l.silu(x.data(), int64_t(x.size()), out.data());
+    expect(std::isnan(out[0]), isa + " silu of a NaN");
+  }
+}
+
 static void test_conv(const DeltaLoops& l, const std::string& isa, int shapes) {
   for (int i = 0; i < shapes; ++i) {
     CausalConv t{};
@@ -281,6 +297,7 @@ int main(int count, char** words) {
     const DeltaLoops& l = delta_loops(isa);
     test_scan(l, name, shapes);
     test_gates(l, name, shapes);
+    test_silu(l, name, shapes);
     test_conv(l, name, shapes);
     test_norms(l, name, shapes);
     test_reductions(l, name, shapes);
