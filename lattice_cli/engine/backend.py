@@ -1,7 +1,6 @@
-"""Backend: what turns rows into tokens. MlxBackend is mlx-lm's BatchGenerator behind that protocol.
+"""Backend: what turns rows into tokens. MlxBackend does it on an mlx network (batch.py).
 
-The only file that imports mlx_lm.generate. Knows tensors and slots; knows no text and no queue.
-What BatchGenerator (mlx-lm 0.32) does and does not promise is told in docs/house.md, section 4.
+Knows rows and batches; knows no text and no queue.
 
 Thread: worker
 """
@@ -59,84 +58,75 @@ class Backend(Protocol):
 class MlxBackend:
     """A batch of rows on an mlx-lm model.
 
-    One forward pass a step for all decoding rows, and one chunk for the rows in prefill. A row's random
-    numbers come from (seed, choice, position), so its company changes nothing beyond float error. A chunk is
-    `prefill_chunk` tokens over all rows. `before_step` is called before each step, on the worker thread.
+    One forward pass a step for all decoding rows, then one chunk for the rows in prefill. A row's random
+    numbers come from (seed, choice, position), so its company changes nothing beyond float error, and nothing
+    at all on the fused kernels. A chunk is `prefill_chunk` tokens over all rows. `before_step` is called before
+    each step, on the worker thread.
     """
 
     def __init__(
         self, network: Any, max_rows: int, prefill_chunk: int, before_step: Callable[[], None] = lambda: None
     ) -> None:
+        from lattice_cli.engine.batch import DecodeBatch, PromptBatch
+
         self._before_step = before_step
         self._network = network
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
-        self._uids: dict[int, str] = {}
-        self._prefilling: set[str] = set()
-        self._generator = self._new_generator()
-
-    def _new_generator(self) -> Any:
-        from lattice_cli.model.upstream import file_limit_kept
-
-        with file_limit_kept():
-            from mlx_lm.generate import BatchGenerator
-        return BatchGenerator(
-            self._network,
-            completion_batch_size=self._max_rows,
-            prefill_batch_size=self._max_rows,
-            prefill_step_size=self._prefill_chunk,
-        )
+        self._make_batches = lambda: (PromptBatch(network), DecodeBatch(network))
+        self._prompts, self._decoding = self._make_batches()
+        self._unwire = _wire_memory()
 
     def insert(self, row: Row) -> None:
+        from lattice_cli.engine.batch import Lane
         from lattice_cli.engine.sampling import row_processors, row_sampler
+        from lattice_cli.model.network import make_caches
 
-        # NOTE: ends and limits are the row's business, so the generator gets no stop and no limit of its own.
-        (uid,) = self._generator.insert(
-            [row.ids],
-            max_tokens=[1 << 30],
-            all_tokens=[[]],
-            samplers=[row_sampler(row.job, position=len(row.emitted))],
-            logits_processors=[row_processors(row.job, row.budget())],
-        )
-        self._uids[uid] = row.job.id
-        self._prefilling.add(row.job.id)
+        sampler = row_sampler(row.job, position=len(row.emitted))
+        processors = row_processors(row.job, row.budget())
+        lane = Lane(row.job.id, row.ids, sampler, processors, make_caches(self._network))
+        self._prompts.lanes.append(lane)
 
     def advance(self) -> list[Progress | Emitted]:
         self._before_step()
-        # PERF: a chunk is rows x step padded to the longest, so the step shrinks as rows join (house.md 4.3).
-        step = max(1, self._prefill_chunk // max(1, len(self._prefilling)))
-        self._generator.prefill_step_size = step
-        prompts, tokens = self._generator.next()
-        outcomes: list[Progress | Emitted] = [Emitted(self._uids[token.uid], token.token) for token in tokens]
-        for prompt in prompts:
-            done, total = prompt.progress
-            job_id = self._uids[prompt.uid]
-            if prompt.end_of_prompt:
-                self._prefilling.discard(job_id)
-            # NOTE: the generator keeps the last prompt token for its first decode step; only then is the prompt read.
-            outcomes.append(Progress(job_id, total if prompt.end_of_prompt else min(done, total - 1), total))
+        self._decoding.add(self._prompts.take_finished())
+        outcomes: list[Progress | Emitted] = []
+        if len(self._decoding):
+            made, read = self._decoding.step()
+            outcomes += [Emitted(lane.job_id, token) for lane, token in made]
+            outcomes += [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
+        for lane in self._prompts.read(self._prefill_chunk):
+            outcomes.append(Progress(lane.job_id, lane.done, len(lane.ids)))
         return outcomes
 
     def remove(self, job_ids: Sequence[str]) -> None:
         gone = set(job_ids)
-        uids = [uid for uid, job_id in self._uids.items() if job_id in gone]
-        if not uids:
-            return
-        self._generator.remove(uids)
-        self._prefilling -= gone
-        for uid in uids:
-            del self._uids[uid]
+        self._prompts.lanes = [lane for lane in self._prompts.lanes if lane.job_id not in gone]
+        self._decoding.remove(gone)
 
     def reset(self) -> None:
-        self._generator.close()
-        self._uids.clear()
-        self._prefilling.clear()
-        self._generator = self._new_generator()
+        self._prompts, self._decoding = self._make_batches()
 
     def ready_in_s(self) -> float | None:
-        return 0.0 if self._uids else None
+        return 0.0 if self._prompts.lanes or len(self._decoding) else None
 
     def close(self) -> None:
-        self._generator.close()
-        self._generator = None
+        self._unwire()
+        self.reset()
         self._network = None
+
+
+def _wire_memory() -> Callable[[], None]:
+    """Let a Mac keep the weights in memory as far as it recommends; returns what undoes that."""
+    import mlx.core as mx
+
+    limit = mx.device_info().get("max_recommended_working_set_size")
+    if not limit:
+        return lambda: None
+    before = mx.set_wired_limit(int(limit))
+
+    def undo() -> None:
+        mx.synchronize()
+        mx.set_wired_limit(before)
+
+    return undo

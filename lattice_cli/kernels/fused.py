@@ -1,9 +1,9 @@
 """Decoders computed whole: finds the layers of an mlx-lm network that native/blocks.h knows and replaces the
 inner model by one primitive over all of them.
 
-Known: llama (mistral and others that mlx-lm maps to it), qwen2, qwen3 of mlx-lm 0.32, wherever every linear layer
-is packed. A network with anything else keeps mlx-lm's own code, layer by layer through the primitives that
-install.py places. Knows mlx-lm's module trees; knows no tensors' values.
+Known: llama (mistral and others that mlx-lm maps to it), qwen2, qwen3 and qwen3_5 without experts, of mlx-lm 0.32,
+wherever every linear layer is packed. A network with anything else keeps mlx-lm's own code, layer by layer through
+the primitives that install.py places. Knows mlx-lm's module trees; knows no tensors' values.
 
 Thread: worker
 """
@@ -20,6 +20,7 @@ _KNOWN = {
     ("mlx_lm.models.llama", "LlamaModel"),
     ("mlx_lm.models.qwen2", "Qwen2Model"),
     ("mlx_lm.models.qwen3", "Qwen3Model"),
+    ("mlx_lm.models.qwen3_5", "Qwen3_5TextModel"),
 }
 
 
@@ -98,19 +99,37 @@ class _Builder:
 
     def build(self) -> _Decoder:
         layers = list(self._inner.layers)
-        attention = layers[0].self_attn
+        attention = [layer for layer in layers if hasattr(layer, "self_attn")]
+        recurrent = [layer.linear_attn for layer in layers if hasattr(layer, "linear_attn")]
+        if not attention or len(attention) + len(recurrent) != len(layers):
+            raise _Unknown("a layer of another kind")
+        delta = [self._delta_shape(net) for net in recurrent]
+        keys = attention[0].self_attn
         shape = self._native.StateShape(
-            attention_layers=len(layers), heads=attention.n_kv_heads, head_dim=_head_dim(attention), half=self._half
+            attention_layers=len(attention),
+            heads=_heads(keys)[1],
+            head_dim=keys.k_proj.output_rows // _heads(keys)[1],
+            half=self._half,
+            recurrent_layers=len(delta),
+            recurrent_floats=delta[0].state_floats if delta else 0,
         )
         blocks: list[Any] = []
-        for index, layer in enumerate(layers):
-            blocks += [self._attention(layer, index, shape), self._mlp(layer)]
+        counts = [0, 0]  # of attention and recurrent layers so far: a layer's place in the state
+        for layer in layers:
+            if hasattr(layer, "self_attn"):
+                blocks.append(self._attention(layer, counts[0], shape))
+                counts[0] += 1
+            else:
+                blocks.append(self._delta(layer, counts[1], delta[counts[1]]))
+                counts[1] += 1
+            blocks.append(self._mlp(layer))
         norm = self._inner.norm
         return _Decoder(self._native, shape, self._native.network(blocks, norm.weight, norm.eps))
 
     def _attention(self, layer: Any, index: int, shape: Any) -> Any:
         attention, norm = layer.self_attn, layer.input_layernorm
         queries, keys = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        heads = _heads(attention)[0]
         return self._native.attention_block(
             norm=norm.weight,
             eps=norm.eps,
@@ -121,16 +140,49 @@ class _Builder:
             turns=self._turning(attention.rope),
             shape=shape,
             layer=index,
-            heads=attention.n_heads,
+            heads=heads,
             scale=attention.scale,
             window=self._inner.sliding_window if getattr(layer, "use_sliding", False) else 0,
+            gated=type(attention).__name__ == "Qwen3NextAttention",
             q_norm=None if queries is None else queries.weight,
             k_norm=None if keys is None else keys.weight,
             head_eps=0.0 if queries is None else queries.eps,
         )
 
+    def _delta_shape(self, net: Any) -> Any:
+        return self._native.DeltaShape(
+            key_heads=net.num_k_heads,
+            value_heads=net.num_v_heads,
+            key_size=net.head_k_dim,
+            value_size=net.head_v_dim,
+            taps=net.conv_kernel_size,
+        )
+
+    def _delta(self, layer: Any, index: int, shape: Any) -> Any:
+        net, norm = layer.linear_attn, layer.input_layernorm
+        if "bias" in net.conv1d:
+            raise _Unknown("a convolution with a bias")
+        return self._native.delta_block(
+            norm=norm.weight,
+            eps=norm.eps,
+            qkv=self._matrix(net.in_proj_qkv),
+            z=self._matrix(net.in_proj_z),
+            a=self._matrix(net.in_proj_a),
+            b=self._matrix(net.in_proj_b),
+            out=self._matrix(net.out_proj),
+            conv=net.conv1d.weight,
+            a_log=net.A_log,
+            dt_bias=net.dt_bias,
+            out_norm=net.norm.weight,
+            out_eps=net.norm.eps,
+            shape=shape,
+            layer=index,
+        )
+
     def _mlp(self, layer: Any) -> Any:
         mlp, norm = layer.mlp, layer.post_attention_layernorm
+        if not hasattr(mlp, "gate_proj"):
+            raise _Unknown("a mixture of experts")
         return self._native.mlp_block(
             norm=norm.weight,
             eps=norm.eps,
@@ -167,5 +219,8 @@ class _Builder:
         return self._turns[key]
 
 
-def _head_dim(attention: Any) -> int:
-    return int(attention.k_proj.output_rows // attention.n_kv_heads)
+def _heads(attention: Any) -> tuple[int, int]:
+    """Query heads and key heads, under the names that mlx-lm's families give them."""
+    if hasattr(attention, "n_heads"):
+        return attention.n_heads, attention.n_kv_heads
+    return attention.num_attention_heads, attention.num_key_value_heads

@@ -3,9 +3,10 @@
 Two things are replaced. Modules of a network: linear and embedding layers whose layout we know, quantized or not,
 become packed ones, which compute from the packed weights; and where all layers are of a kind that
 native/blocks.h knows, the inner model becomes one primitive (fused.py). Functions that model code calls, process-wide:
-`mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention` of mlx 0.32 and `swiglu` of mlx-lm 0.32
-(mlx_lm/models/activations.py). The replacements take the same arguments and hand whatever is not float32 on a
-CPU to the originals. Knows mlx's modules; knows no model.
+`mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention`, `mx.conv1d`, `logsumexp` and `argmax`, and
+`mlx.nn.silu` of mlx 0.32; `swiglu` and `precise_swiglu` (mlx_lm/models/activations.py) and `gated_delta_update`
+(mlx_lm/models/gated_delta.py) of mlx-lm 0.32. The replacements take the same arguments and hand whatever is not float32
+on a CPU to the originals. Knows mlx's modules; knows no model.
 
 Thread: worker
 """
@@ -13,13 +14,15 @@ Thread: worker
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 # In the fast mode only these round their activations: the head and the layers that read an MLP's inner values
 # bring half of the error (docs/log.md) and are a quarter of the work.
-_ROUGH = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj")
+_ROUGH = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "in_proj_qkv", "in_proj_z", "out_proj")
 _BITS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 _FAST = {"rms_norm": "rms_norm", "rope": "rope", "scaled_dot_product_attention": "sdpa"}
+_CORE = ("conv1d", "logsumexp", "argmax")
 _originals: list[tuple[Any, str, Any]] = []  # (owner, name, what was there); empty when nothing is replaced
 
 
@@ -76,14 +79,19 @@ def put_functions(native: Any) -> None:
     if _originals:
         return
     import mlx.core as mx
-    from mlx_lm.models import activations
+    import mlx.nn as nn
+    from mlx_lm.models import activations, gated_delta
 
     for name, ours in _FAST.items():
         _put(mx.fast, name, getattr(native, ours))
-    original = activations.swiglu
-    for module in [m for name, m in list(sys.modules.items()) if name.startswith("mlx_lm.models.")]:
-        if getattr(module, "swiglu", None) is original:
-            _put(module, "swiglu", native.swiglu)
+    for name in _CORE:
+        _put(mx, name, getattr(native, name))
+    _put_in_models("swiglu", activations.swiglu, native.swiglu)
+    _put(nn, "silu", partial(native.silu, nn.silu))  # type: ignore[attr-defined]
+    precise = activations.precise_swiglu
+    _put_in_models("precise_swiglu", precise, partial(native.precise_swiglu, precise))
+    update = gated_delta.gated_delta_update
+    _put_in_models("gated_delta_update", update, partial(native.gated_delta_update, update))
 
 
 def take_functions() -> None:
@@ -91,6 +99,13 @@ def take_functions() -> None:
     while _originals:
         owner, name, original = _originals.pop()
         setattr(owner, name, original)
+
+
+def _put_in_models(name: str, original: Any, replacement: Any) -> None:
+    """Into every module of mlx-lm that has imported the original."""
+    for module in [m for path, m in list(sys.modules.items()) if path.startswith("mlx_lm.models.")]:
+        if getattr(module, name, None) is original:
+            _put(module, name, replacement)
 
 
 def _put(owner: Any, name: str, replacement: Any) -> None:

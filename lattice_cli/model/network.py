@@ -8,6 +8,7 @@ Thread: worker
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.metadata
 import json
 import re
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from lattice_cli.errors import BrokenWeights, UnknownFormat
 from lattice_cli.model.folder import Fields
-from lattice_cli.model.upstream import file_limit_kept
+from lattice_cli.model.upstream import file_limit_kept, light_import
 
 if TYPE_CHECKING:
     import mlx.core as mx
 
+_LIGHT = ("llama", "qwen2", "qwen3", "qwen3_5")  # types that mlx-lm does not map to others
 # What mlx-lm, mlx and json raise for a folder they cannot make sense of.
 _FOREIGN = (
     ArithmeticError,
@@ -86,6 +88,10 @@ def _text_classes(float32: bool, config: dict[str, Any]) -> tuple[Any, Any]:
 
 def model_classes(config: Fields) -> tuple[Any, Any]:
     """mlx-lm's model and argument classes. Raises: UnknownFormat, naming the type and mlx-lm's version."""
+    if config.get("model_type") in _LIGHT:
+        with light_import():
+            module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+        return module.Model, module.ModelArgs
     with file_limit_kept():
         from mlx_lm.utils import _get_classes  # UPSTREAM: private, and the default of a public parameter
 
@@ -178,3 +184,11 @@ def explain(path: Path, error: BaseException) -> BrokenWeights:
     if isinstance(error, KeyError):
         reason = f"{reason} is missing"
     return BrokenWeights(f"`{path}` cannot be loaded by mlx-lm: {reason}")
+
+
+def make_caches(network: Any) -> list[Any]:
+    """Empty caches of one row."""
+    with light_import():
+        from mlx_lm.models.cache import make_prompt_cache
+
+    return list(make_prompt_cache(network))

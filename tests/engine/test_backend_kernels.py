@@ -34,7 +34,7 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     model, _ = load_model(write_tiny_folder(tmp_path_factory.mktemp("tiny") / request.param, request.param))
     quantize(model, 32, 4, class_predicate=lambda _, m: hasattr(m, "to_quantized") and m.weight.shape[-1] % 32 == 0)
     assert install.pack_modules(model, native.module, exact=True) > 10
-    assert (fused.fuse(model, native.module, half=False) is None) == (request.param != "qwen3_5")
+    assert fused.fuse(model, native.module, half=False) is None
     install.put_functions(native.module)
     yield model
     install.take_functions()

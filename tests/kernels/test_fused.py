@@ -33,6 +33,16 @@ BASE = {
     "tie_word_embeddings": True,
 }
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 64}
+HYBRID = {
+    "num_hidden_layers": 4,
+    "full_attention_interval": 2,
+    "head_dim": 32,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 24,
+    "rope_parameters": {"type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"head_dim": 16}),
     "untied": ("llama", {"head_dim": 16, "tie_word_embeddings": False}),
@@ -49,6 +59,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "qwen2": ("qwen2", {"hidden_size": 96}),
+    "hybrid": ("qwen3_5", HYBRID),
+    "hybrid-untied": (
+        "qwen3_5",
+        HYBRID | {"linear_num_value_heads": 2, "linear_value_head_dim": 32, "tie_word_embeddings": False},
+    ),
     "qwen3": ("qwen3", {"head_dim": 32, "max_position_embeddings": 512, "rope_theta": 10000.0}),
 }
 
@@ -69,9 +84,13 @@ def network(case: str, kind: str = "quantized") -> Any:
 
         module = import_module(f"mlx_lm.models.{family}")
     from mlx.nn import quantize
+    from mlx.utils import tree_flatten
 
     mx.random.seed(5)
     model = module.Model(module.ModelArgs.from_dict({"model_type": family, **BASE, **given}))
+    model.load_weights(
+        [(name, -abs(a)) for name, a in tree_flatten(model.parameters()) if "A_log" in name], strict=False
+    )
     for name, array in model.named_modules():
         if name.endswith("norm"):
             array.weight = mx.random.uniform(0.5, 1.5, array.weight.shape)

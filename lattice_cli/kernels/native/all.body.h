@@ -4,5 +4,8 @@
 #include "pointwise.body.h"
 #include "attention.body.h"
 #include "paged.body.h"
+#include "delta.body.h"
+#include "reduce.body.h"
 
 LATTICE_TABLE
+LATTICE_DELTA_TABLE

@@ -87,7 +87,7 @@ static inline void value_tile(
   for (; d < D; ++d) {
     for (int r = 0; r < R; ++r) {
       float acc = out[r * D + d] * keep[r];
-      for (int64_t j = 0; j < count; ++j) acc = multiply_add(value_of(v[j * stride + d]), weights[64 * r + j], acc);
+      for (int64_t j = 0; j < count; ++j) acc = fused(value_of(v[j * stride + d]), weights[64 * r + j], acc);
       out[r * D + d] = acc;
     }
   }

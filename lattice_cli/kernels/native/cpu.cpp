@@ -13,8 +13,10 @@
 
 namespace nb = nanobind;
 
+#include "delta.h"
 #include "pointwise.h"
 #include "product.h"
+#include "reduce.h"
 #include "sdpa.h"
 #include "stack.h"
 
@@ -48,5 +50,7 @@ NB_MODULE(lattice_cpu, m) {
         "freqs"_a = nb::none(), "stream"_a = nb::none());
   m.def("sdpa", &sdpa, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a, "mask"_a = nb::none(), "sinks"_a = nb::none(),
         "force_fused"_a = false, "stream"_a = nb::none());
+  bind_delta(m);
+  bind_reduce(m);
   bind_stack(m);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "delta_loops.h"
 #include "isa.h"
 #include "packed.h"
 
@@ -168,6 +169,16 @@ inline const Loops& loops(Isa isa) {
   if (isa == Isa::neon) return neon::table;
 #endif
   return plain::table;
+}
+
+inline const DeltaLoops& delta_loops(Isa isa) {
+#if LATTICE_X86
+  if (isa == Isa::avx512) return avx512::delta_table;
+  if (isa == Isa::avx2) return avx2::delta_table;
+#elif LATTICE_ARM
+  if (isa == Isa::neon) return neon::delta_table;
+#endif
+  return plain::delta_table;
 }
 
 }  // namespace lattice

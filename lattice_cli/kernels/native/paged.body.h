@@ -96,8 +96,8 @@ __attribute__((noinline)) static void join_page(const PagedAttention& t, const f
     const float* added = part + n * D;
     int64_t d = 0;
     for (; d + W <= D; d += W) store(out + d, load(out + d) * keep + load(added + d) * factor);
-    for (; d < D; ++d) out[d] = multiply_add(out[d], keep, added[d] * factor);
-    total = multiply_add(total, keep, part[queries * (D + 1) + n] * factor);
+    for (; d < D; ++d) out[d] = fused(out[d], keep, added[d] * factor);
+    total = fused(total, keep, part[queries * (D + 1) + n] * factor);
     sums[queries * D + n] = best;
   }
 }

@@ -6,7 +6,7 @@
 // made: each takes the `mark` of the call before as an input and gives one of its own.
 #pragma once
 
-#include "blocks.h"
+#include "delta_block.h"
 #include "primitive.h"
 #include "product.h"
 
@@ -138,9 +138,16 @@ void bind_stack(nb::module_& m) {
   nb::class_<NetworkHandle>(m, "Network");
   nb::class_<Matrix>(m, "Matrix");
   nb::class_<StateShape>(m, "StateShape")
-      .def("__init__", [](StateShape* self, int64_t attention_layers, int64_t heads, int64_t head_dim, bool half) {
-        *new (self) StateShape{} = {attention_layers, heads, head_dim, half, 0, 0};
-      }, "attention_layers"_a, "heads"_a, "head_dim"_a, "half"_a);
+      .def("__init__", [](StateShape* self, int64_t attention_layers, int64_t heads, int64_t head_dim, bool half,
+                          int64_t recurrent_layers, int64_t recurrent_floats) {
+        *new (self) StateShape{} = {attention_layers, heads, head_dim, half, recurrent_layers, recurrent_floats};
+      }, "attention_layers"_a, "heads"_a, "head_dim"_a, "half"_a, "recurrent_layers"_a = 0, "recurrent_floats"_a = 0);
+  nb::class_<DeltaShape>(m, "DeltaShape")
+      .def("__init__", [](DeltaShape* self, int64_t key_heads, int64_t value_heads, int64_t key_size,
+                          int64_t value_size, int64_t taps) {
+        *new (self) DeltaShape{} = {key_heads, value_heads, key_size, value_size, taps};
+      }, "key_heads"_a, "value_heads"_a, "key_size"_a, "value_size"_a, "taps"_a)
+      .def_prop_ro("state_floats", &DeltaShape::state_floats);
   nb::class_<Sequence>(m, "Sequence")
       .def(nb::init<StateShape>(), "shape"_a)
       .def("copy", [](const Sequence& s) { return Sequence(s); }, "Shares the memory; who writes first copies a page.")
@@ -173,6 +180,18 @@ void bind_stack(nb::module_& m) {
     return BlockHandle{block};
   }, "norm"_a, "eps"_a, "q"_a, "k"_a, "v"_a, "o"_a, "turns"_a, "shape"_a, "layer"_a, "heads"_a, "scale"_a,
      "window"_a = 0, "gated"_a = false, "q_norm"_a = nb::none(), "k_norm"_a = nb::none(), "head_eps"_a = 0.0f);
+  m.def("delta_block", [](const array& norm, float eps, const Matrix& qkv, const Matrix& z, const Matrix& a,
+                          const Matrix& b, const Matrix& out, const array& conv, const array& a_log,
+                          const array& dt_bias, const array& out_norm, float out_eps, DeltaShape shape, int64_t layer) {
+    auto block = std::make_shared<DeltaBlock>();
+    block->norm = norm_of(norm, eps), block->out_norm = norm_of(out_norm, out_eps);
+    block->qkv = qkv, block->z = z, block->a = a, block->b = b, block->out = out;
+    block->conv = norm_of(conv, 0).weight, block->a_log = norm_of(a_log, 0).weight;
+    block->dt_bias = norm_of(dt_bias, 0).weight;
+    block->shape = shape, block->layer = layer;
+    return BlockHandle{block};
+  }, "norm"_a, "eps"_a, "qkv"_a, "z"_a, "a"_a, "b"_a, "out"_a, "conv"_a, "a_log"_a, "dt_bias"_a, "out_norm"_a,
+     "out_eps"_a, "shape"_a, "layer"_a);
   m.def("network", [](const std::vector<BlockHandle>& blocks, const array& norm, float eps) {
     auto network = std::make_shared<Network>();
     for (const BlockHandle& handle : blocks) network->blocks.push_back(handle.block);

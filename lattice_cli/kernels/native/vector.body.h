@@ -28,10 +28,22 @@ static inline vf pick(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (
 static inline vf larger(vf a, vf b) { return pick((vi)(a > b), a, b); }
 static inline vf smaller(vf a, vf b) { return pick((vi)(a < b), a, b); }
 
-// a * b + c, rounded once where the instruction set can. For sums of single numbers: the compiler fuses some of
-// them and not others, as it unrolls.
-static inline float multiply_add(float a, float b, float c) {
-#if LATTICE_LEVEL > 0
+// a * b + c, rounded once where the set has such an instruction (then always), else twice (then always). The
+// compiler by itself fuses some multiply-adds and not others, as it unrolls: where bits must not depend on that.
+static inline vf fused(vf a, vf b, vf c) {
+#if LATTICE_LEVEL == 3
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif LATTICE_LEVEL == 2
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif LATTICE_ARM
+  return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+  return a * b + c;
+#endif
+}
+
+static inline float fused(float a, float b, float c) {
+#if LATTICE_LEVEL >= 2 || LATTICE_ARM
   return __builtin_fmaf(a, b, c);
 #else
   return a * b + c;
