@@ -107,12 +107,36 @@ inline unsigned mlx_code(const uint8_t* row, int64_t column, int bits) {
   return (two >> (at & 7)) & ((1u << bits) - 1);
 }
 
+// The codes of one group of a row to its lane of the group's lines: what pack_blocks does for any number of bits,
+// by whole words for 4 and 8.
+inline void pack_codes(const Packed& p, uint8_t* lane_data, const uint8_t* row_codes, int64_t first, int mlx_bits) {
+  if (mlx_bits == 8) {
+    for (int64_t c = 0; c < p.group; c += 4) std::memcpy(lane_data + 16 * c, row_codes + first + c, 4);
+  } else if (mlx_bits == 4) {
+    for (int64_t c = 0; c < p.group; c += 8) {  // MLX's word holds columns 0, 1, .. 7 from its low end
+      uint32_t word;
+      std::memcpy(&word, row_codes + (first + c) / 2, 4);
+      const uint32_t low = word & 0xffff, high = word >> 16;
+      const auto spread = [](uint32_t x) { return (x & 15) | (x & 0xf0) << 4 | (x & 0xf00) << 8 | (x & 0xf000) << 12; };
+      word = spread(low) | spread(high) << 4;
+      std::memcpy(lane_data + 8 * c, &word, 4);
+    }
+  } else {
+    const int64_t per_line = p.bits == 4 ? 8 : 4;
+    for (int64_t c = 0; c < p.group; ++c) {
+      const unsigned code = mlx_code(row_codes, first + c, mlx_bits);
+      uint8_t& byte = lane_data[64 * (c / per_line) + c % 4];
+      byte = uint8_t(byte | (p.bits == 4 && c % 8 >= 4 ? code << 4 : code));
+    }
+  }
+}
+
 // Fills blocks [first, last) of `target` from MLX's arrays: codes (rows, columns * bits / 8 bytes), scales and
 // biases (rows, groups) in `p.kind`. Every byte of the blocks is written.
 inline void pack_blocks(
     const Packed& p, uint8_t* target, const uint8_t* codes, int mlx_bits, const uint8_t* scales,
     const uint8_t* biases, int64_t first, int64_t last) {
-  const int64_t row_bytes = p.columns * mlx_bits / 8, per_line = p.bits == 4 ? 8 : 4, size = p.scale_bytes();
+  const int64_t row_bytes = p.columns * mlx_bits / 8, size = p.scale_bytes();
   for (int64_t block = first; block < last; ++block) {
     uint8_t* block_data = target + block * p.block_bytes();
     std::memset(block_data, 0, size_t(p.block_bytes()));
@@ -121,11 +145,7 @@ inline void pack_blocks(
       const uint8_t* row_codes = codes + row * row_bytes;
       for (int64_t g = 0; g < p.groups(); ++g) {
         uint8_t* group_data = block_data + g * p.group_bytes();
-        for (int64_t c = 0; c < p.group; ++c) {
-          const unsigned code = mlx_code(row_codes, g * p.group + c, mlx_bits);
-          uint8_t& byte = group_data[64 * (c / per_line) + 4 * lane + c % 4];
-          byte = uint8_t(byte | (p.bits == 4 && c % 8 >= 4 ? code << 4 : code));
-        }
+        pack_codes(p, group_data + 4 * lane, row_codes, g * p.group, mlx_bits);
         uint8_t* tail = group_data + p.code_bytes();
         std::memcpy(tail + size * lane, scales + size * (row * p.groups() + g), size_t(size));
         std::memcpy(tail + size * (16 + lane), biases + size * (row * p.groups() + g), size_t(size));
