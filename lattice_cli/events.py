@@ -2,7 +2,7 @@
 
 Grammar of one job's events:
 
-    (Started Prefilled* Piece*)? (Finished | Failed)
+    (Started Prefilled* (Piece | CallPart)*)? (Finished | Failed)
 
 A job cancelled while it waits has only its terminal event.
 
@@ -17,7 +17,7 @@ from typing import Literal
 from lattice_cli.errors import LatticeError
 from lattice_cli.job import Channel
 
-FinishReason = Literal["stop", "length", "cancelled"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,41 @@ class Prefilled:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenScore:
+    """One token of a reply and its log-probability: log-softmax of the raw logits, before penalties, bias, grammar
+    and temperature. `data` are its bytes; `top` are (data, log-probability) of the likeliest tokens, best first.
+    """
+
+    token_id: int
+    data: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that is certain: whole code points, no part of a marker or stop string."""
+    """Text that is certain: whole code points, no part of a marker or stop string.
+
+    `scores` are of the tokens that came since the last piece, where a job asked for them; a piece may have scores
+    and no text.
+    """
 
     job_id: str
     channel: Channel
     text: str
+    scores: tuple[TokenScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A part of a tool call: `name` with the first part of call number `index`, None afterwards; `arguments` is a
+    fragment of its JSON text. The fragments of a call, joined, are valid JSON.
+    """
+
+    job_id: str
+    index: int
+    name: str | None
+    arguments: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,4 +123,4 @@ class Failed:
     error: LatticeError
 
 
-Event = Started | Prefilled | Piece | Finished | Failed
+Event = Started | Prefilled | Piece | CallPart | Finished | Failed

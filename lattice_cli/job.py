@@ -32,6 +32,37 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a reply's text must be: a grammar that every token is checked against.
+
+    `kind` is the grammar's language: "json_schema" (`text` is the schema as JSON; "{}" is any object), "regex",
+    "lark", or "choice" (`text` is a JSON array of strings). `opens_after` is the text that must have come before
+    the grammar counts (a closing thinking marker); empty: at once.
+    """
+
+    kind: str
+    text: str
+    opens_after: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function the model may call. `parameters` is its JSON schema, as JSON."""
+
+    name: str
+    description: str = ""
+    parameters: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpeech:
+    """How a reply spells calls of `tools`: `dialect` names the parser (engine/calls.py), e.g. "json", "qwen3_coder"."""
+
+    dialect: str
+    tools: tuple[Tool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingChoice:
     """Sampling values somebody chose; None where nothing was said. See `resolve_sampling`."""
 
@@ -43,6 +74,7 @@ class SamplingChoice:
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +83,8 @@ class Sampling:
 
     `temperature` 0 is greedy, ties to the lowest id; `top_k` 0 keeps all; `top_p` 1 keeps all;
     `repetition_penalty` (1 is none) counts each distinct id of prompt and reply once;
-    `presence_penalty` and `frequency_penalty` (0 is none) count the reply; `seed` None is random.
+    `presence_penalty` and `frequency_penalty` (0 is none) count the reply; `seed` None is random; `logit_bias` are
+    (id, what is added to its logit), after the penalties.
     """
 
     temperature: float = 0.7
@@ -62,6 +95,7 @@ class Sampling:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     seed: int | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 def resolve_sampling(*choices: SamplingChoice, floor: Sampling | None = None) -> Sampling:
@@ -84,18 +118,27 @@ class Limits:
     """What ends a reply: `max_tokens` bounds everything generated; `stop` are texts never sent.
 
     `reasoning_tokens`: after so many tokens of the reply an open thought is closed by force.
-    `answer_tokens`: from the closing marker on, at most so many more.
+    `answer_tokens`: from the closing marker on, at most so many more. `stop_ids` end a reply as its end tokens do;
+    with `ignore_end` end tokens are tokens like any other, and before `min_tokens` no end token can be drawn.
+    `keep_stop`: the stop text that ended the answer is part of it.
     """
 
     max_tokens: int
     stop: tuple[str, ...] = ()
     reasoning_tokens: int | None = None
     answer_tokens: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    ignore_end: bool = False
+    min_tokens: int = 0
+    keep_stop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One reply to make. `n` choices of a request are n jobs with one prompt.
+
+    `logprobs` asks for the log-probability of every token and of so many likeliest ones (0 to 20) beside it; None
+    for none. `constraint` bounds the answer's text; `speech` says how calls of tools are spelled in it.
 
     `submitted_s` is a reading of `time.monotonic`; `id` is unique within the process. With
     `reasoning_apart` thoughts have a channel of their own; without, they stay in the answer with their
@@ -109,3 +152,6 @@ class Job:
     choice: int = 0
     reasoning_apart: bool = True
     submitted_s: float = 0.0
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    speech: ToolSpeech | None = None

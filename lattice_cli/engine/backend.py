@@ -73,8 +73,7 @@ class MlxBackend:
         self._network = network
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
-        self._make_batches = lambda: (PromptBatch(network), DecodeBatch(network))
-        self._prompts, self._decoding = self._make_batches()
+        self._prompts, self._decoding = PromptBatch(network), DecodeBatch(network)
         self._unwire = _wire_memory()
 
     def insert(self, row: Row) -> None:
@@ -105,7 +104,7 @@ class MlxBackend:
         self._decoding.remove(gone)
 
     def reset(self) -> None:
-        self._prompts, self._decoding = self._make_batches()
+        self._prompts, self._decoding = type(self._prompts)(self._network), type(self._decoding)(self._network)
 
     def ready_in_s(self) -> float | None:
         return 0.0 if self._prompts.lanes or len(self._decoding) else None

@@ -120,7 +120,8 @@ class DecodeBatch:
         inputs = self._inputs
         logits = self._network(inputs[:, None], cache=self._caches)[:, -1, :]  # (rows, vocabulary)
         self._inputs = self._draw(logits, inputs)
-        mx.async_eval(self._inputs, [lane.context for lane in self._lanes if lane.context is not None])
+        contexts = [lane.context for lane in self._lanes if lane.context is not None]
+        mx.async_eval(self._inputs, contexts)  # type: ignore[no-untyped-call]
         fed: list[int] = inputs.tolist()  # type: ignore[assignment]
         self._steps += 1
         if self._steps % CLEAR_EVERY_STEPS == 0:

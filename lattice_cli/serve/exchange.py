@@ -19,7 +19,7 @@ from itertools import chain
 from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.worker import EngineWorker, State, Ticket
 from lattice_cli.errors import EngineLost, LatticeError, ModelNotFound
-from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started
+from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Started
 from lattice_cli.model.card import ModelCard
 from lattice_cli.policy import Commit
 from lattice_cli.prompt.template import BARE_CHATML, render_chat
@@ -207,7 +207,7 @@ def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
             return admitted.voice.open(admitted.choice_of[event.job_id])
         case Finished():
             return admitted.voice.close(admitted.choice_of[event.job_id], event)
-        case None | Prefilled() | Failed():
+        case None | Prefilled() | CallPart() | Failed():
             return ()
 
 
