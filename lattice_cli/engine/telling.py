@@ -20,6 +20,7 @@ def tell(job: Job) -> bytes:
     """
     limits = asdict(job.limits)
     stops = ",".join(map(_escaped, limits.pop("stop")))
+    limits["stop_ids"] = sorted(limits["stop_ids"])
     told = {
         "prompt": job.prompt.text,
         "prompt_tokens": len(job.prompt.ids),
@@ -28,6 +29,9 @@ def tell(job: Job) -> bytes:
         "choice": job.choice,
         "sampling": asdict(job.sampling),
         "limits": limits,
+        "logprobs": job.logprobs,
+        "constraint": asdict(job.constraint) if job.constraint else None,
+        "speech": asdict(job.speech) if job.speech else None,
     }
     text = json.dumps(told, separators=(",", ":"))
     return f'{text[:-1]},"stop":[{stops}]}}'.encode("ascii")
