@@ -18,8 +18,9 @@ _RARE = ("logit_bias", "stop_ids", "ignore_end", "min_tokens", "keep_stop")
 
 
 def tell(job: Job) -> bytes:
-    """One JSON object in ASCII without spaces; of `_RARE` values, those that were asked for. Stop strings are escaped to the last letter, so that naming them
-    does not end the reply.
+    """One JSON object in ASCII without spaces; of `_RARE` values, those that were asked for.
+
+    Stop strings are escaped to the last letter, so that naming them does not end the reply.
     """
     limits = asdict(job.limits)
     stops = ",".join(map(_escaped, limits.pop("stop")))
