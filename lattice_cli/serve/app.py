@@ -36,7 +36,7 @@ def create_app(worker: EngineWorker, settings: ServeSettings, lines: AppLines) -
     readable = [path for path in READABLE if path != MODEL_PAGE or settings.policy.model_pages]
     routes = (*(f"POST {path}" for path in spoken), *(f"GET {path}" for path in readable))
     exchange = Exchange(worker, settings)
-    models = Models(worker, wire)
+    models = Models(worker, wire, settings.aliases)
 
     app = falcon.App(middleware=[Visits(lines)])
     for path, dialect in spoken.items():

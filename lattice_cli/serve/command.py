@@ -47,6 +47,12 @@ def serve_command(
     policy: Annotated[
         PolicyName, typer.Option(help="Whose manners to follow: OpenAI's, or a version of lattice_serve.")
     ] = PolicyName.openai,
+    alias: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Another name that requests may give; repeatable.")
+    ] = None,
+    strict_fields: Annotated[
+        bool, typer.Option("--strict-fields", help="Refuse requests with fields that nobody knows (policy openai).")
+    ] = False,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -114,6 +120,8 @@ def serve_command(
         policy=POLICIES[policy.value],
         max_body_bytes=None if max_body is None else max_body * MEBIBYTE,
         log_prompts=log_prompts,
+        aliases=tuple(alias or ()),
+        strict_fields=strict_fields,
     )
     home, ending = read_home(kernels=kernels, threads=threads), Ending(drain_s, exit_on_broken)
     _assemble(model, tokenizer_dir, host, port, home, engine, settings, ending).run()

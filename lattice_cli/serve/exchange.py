@@ -18,7 +18,7 @@ from itertools import chain
 
 from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.worker import EngineWorker, State, Ticket
-from lattice_cli.errors import EngineLost, LatticeError, ModelNotFound
+from lattice_cli.errors import EngineLost, LatticeError, ModelNotFound, UnsupportedField
 from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Started
 from lattice_cli.model.card import ModelCard
 from lattice_cli.policy import Commit
@@ -29,6 +29,7 @@ from lattice_cli.serve.jobs import jobs_of, nothing_said
 from lattice_cli.serve.middleware import Visit
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Ask, Dialect, Frame, Voice
+from lattice_cli.serve.wire.fields import header_names
 
 log = logging.getLogger("lattice.serve")
 
@@ -73,14 +74,20 @@ class Exchange:
         ask = dialect.parse(body)
         visit.stream = ask.stream
         card = ready_card(self._worker)
-        if ask.model not in (None, card.served_id) and not self._policy.any_model:
+        if ask.model not in (None, card.served_id, *self._settings.aliases) and not self._policy.any_model:
             raise ModelNotFound(
                 f"the model {json.dumps(str(ask.model)[:200])} is not served here",
                 param="model",
                 hint=f"send `{card.served_id}`, or leave `model` out",
             )
+        if ask.ignored and self._settings.strict_fields:
+            strange = ask.ignored[0][:200]
+            raise UnsupportedField(
+                f"there is no field {json.dumps(strange)}", param=strange, hint="this server runs with --strict-fields"
+            )
         if ask.ignored:
-            log.warning("fields that nobody knows: %s id=%s", ", ".join(ask.ignored), visit.request_id)
+            names = ", ".join(header_names(ask.ignored)) or "none that can be printed"
+            log.warning("fields that nobody knows: %s id=%s", names, visit.request_id)
         if self._policy.bare_chatml:
             card = replace(card, chat_template=BARE_CHATML)
         prompt = render_chat(card, ask.turns)
@@ -205,9 +212,11 @@ def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
             return admitted.voice.chunk(admitted.choice_of[event.job_id], event)
         case Started():
             return admitted.voice.open(admitted.choice_of[event.job_id])
+        case CallPart():
+            return admitted.voice.call(admitted.choice_of[event.job_id], event)
         case Finished():
             return admitted.voice.close(admitted.choice_of[event.job_id], event)
-        case None | Prefilled() | CallPart() | Failed():
+        case None | Prefilled() | Failed():
             return ()
 
 

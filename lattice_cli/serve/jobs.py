@@ -5,9 +5,10 @@ Thread: request
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from lattice_cli.engine.worker import Ticket, new_job_id
+from lattice_cli.errors import InvalidField
 from lattice_cli.events import Finished, Timing, Usage
 from lattice_cli.job import Job, Prompt, Sampling, SamplingChoice, resolve_sampling
 from lattice_cli.model.card import ModelCard
@@ -17,7 +18,9 @@ from lattice_cli.serve.wire import Ask
 
 
 def jobs_of(ask: Ask, card: ModelCard, prompt: Prompt, settings: ServeSettings) -> list[Job]:
-    """One for each choice; whoever named a value first decides it. Raises: PromptTooLong, UnsupportedField."""
+    """One for each choice; whoever named a value first decides it. Raises: PromptTooLong, InvalidField,
+    UnsupportedField.
+    """
     policy = settings.policy
     limits = limits_of(ask, settings, Window(card.context_tokens, len(prompt.ids), thinks=card.think is not None))
     sampling = resolve_sampling(
@@ -26,8 +29,21 @@ def jobs_of(ask: Ask, card: ModelCard, prompt: Prompt, settings: ServeSettings) 
         card.sampling if policy.model_defaults else SamplingChoice(),
         floor=Sampling(repetition_penalty=policy.repetition_penalty),
     )
+    _check_ids(card, "logit_bias", [token_id for token_id, _ in sampling.logit_bias])
+    _check_ids(card, "stop_token_ids", limits.stop_ids)
     apart = policy.reasoning_apart
-    return [Job(new_job_id(), prompt, sampling, limits, choice, apart) for choice in range(ask.choices)]
+    return [
+        Job(new_job_id(), prompt, sampling, limits, choice, apart, logprobs=ask.logprobs)
+        for choice in range(ask.choices)
+    ]
+
+
+def _check_ids(card: ModelCard, param: str, ids: Iterable[int]) -> None:
+    """Raises: InvalidField for an id that the vocabulary lacks; on a CPU it would end the process."""
+    size = card.tokenizer.vocabulary_size
+    for token_id in ids:
+        if token_id >= size:
+            raise InvalidField(f"`{param}` names the token {token_id}, and there are {size}", param=param)
 
 
 def nothing_said(jobs: Sequence[Job]) -> Ticket:

@@ -54,7 +54,16 @@ def _fitting(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
             hint="leave it out, or send 0",
         )
     max_tokens = fits(window.context_tokens, window.prompt_tokens, ask.max_tokens, settings.max_tokens)
-    return Limits(max_tokens, ask.stop, reasoning_tokens=budget or None)
+    ending = ask.ending
+    return Limits(
+        max_tokens,
+        ending.stop,
+        reasoning_tokens=budget or None,
+        stop_ids=frozenset(ending.stop_ids),
+        ignore_end=ending.ignore_end,
+        min_tokens=ending.min_tokens,
+        keep_stop=ending.keep_stop,
+    )
 
 
 def _whole(ask: Ask, settings: ServeSettings, window: Window) -> Limits:

@@ -15,6 +15,7 @@ from lattice_cli.errors import EngineUnavailable, ModelNotFound
 from lattice_cli.serve import sse
 from lattice_cli.serve.exchange import Admitted, Exchange, ready_card
 from lattice_cli.serve.wire import Dialect, Page, Wire
+from lattice_cli.serve.wire.fields import header_names
 from lattice_cli.serve.wire.openai import as_page, model_entry
 
 Request = falcon.Request
@@ -40,8 +41,8 @@ class Generation:
     def on_post(self, req: Request, resp: Response) -> None:
         body = read_body(req, self._wire, self._max_body_bytes)
         admitted = self._exchange.admit(self._dialect, body, req.context.visit)
-        if admitted.ask.ignored:
-            resp.set_header("X-Ignored-Fields", ", ".join(admitted.ask.ignored))
+        if names := header_names(admitted.ask.ignored):
+            resp.set_header("X-Ignored-Fields", ", ".join(names))
         if admitted.ask.stream:
             self._stream(admitted, resp)
         else:
@@ -69,29 +70,33 @@ def read_body(req: Request, wire: Wire, max_bytes: int) -> bytes:
 
 
 class Models:
-    """GET: the one model that is served."""
+    """GET: the one model that is served, under its name and its aliases."""
 
-    def __init__(self, worker: EngineWorker, wire: Wire) -> None:
+    def __init__(self, worker: EngineWorker, wire: Wire, aliases: tuple[str, ...]) -> None:
         self._worker = worker
         self._wire = wire
+        self._aliases = aliases
         self._started_s = int(time.time())
 
     def on_get(self, req: Request, resp: Response) -> None:
-        say(resp, self._wire.models(ready_card(self._worker).served_id, self._started_s))
+        say(resp, self._wire.models(self._names(), self._started_s))
 
     on_head = on_get
 
     def on_get_one(self, req: Request, resp: Response, model_id: str) -> None:
-        served_id = ready_card(self._worker).served_id
-        if model_id != served_id:
+        names = self._names()
+        if model_id not in names:
             raise ModelNotFound(
                 f"the model {json.dumps(model_id[:200])} is not served here",
                 param="model",
-                hint=f"there is `{served_id}`",
+                hint=f"there is `{'`, `'.join(names)}`",
             )
-        say(resp, as_page(model_entry(served_id, self._started_s)))
+        say(resp, as_page(model_entry(model_id, self._started_s)))
 
     on_head_one = on_get_one
+
+    def _names(self) -> list[str]:
+        return list(dict.fromkeys((ready_card(self._worker).served_id, *self._aliases)))
 
 
 class Health:

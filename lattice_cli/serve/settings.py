@@ -14,7 +14,8 @@ from lattice_cli.policy import OPENAI, Policy
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """`sampling`, `max_tokens`, `reasoning_budget` and `max_body_bytes` hold what flags or environment named, None
-    where nobody did and the policy decides.
+    where nobody did and the policy decides. `aliases` are further names of the model; with `strict_fields` a field
+    that nobody knows is refused.
 
     `commit_s`: how long a stream's status waits for the engine's first event before it is 200 all the
     same; `keepalive_s`: the longest silence on an open stream; `poll_s`: how often a waiting request
@@ -30,6 +31,8 @@ class ServeSettings:
     keepalive_s: float = 5.0
     poll_s: float = 0.05
     log_prompts: bool = False
+    aliases: tuple[str, ...] = ()
+    strict_fields: bool = False
 
     @property
     def body_limit(self) -> int:

@@ -140,7 +140,8 @@ def test_thoughts_are_apart_and_counted() -> None:
     replies = [{"tokens": ["<think>", "hm", "</think>", "42"]}]
     with stage(replies, think=["<think>", "</think>"]) as house, house.client() as one:
         answer = one.post(PATH, json=body()).json()
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "42", "reasoning_content": "hm"}
+    thought = {"reasoning_content": "hm", "reasoning": "hm"}
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "42", **thought}
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
@@ -234,6 +235,26 @@ def test_a_model_id_may_hold_slashes() -> None:
         answer = one.get("/v1/models/org/repo")
         assert refused(answer) == (404, "model_not_found", "model")
         assert answer.json()["error"]["message"] == 'the model "org/repo" is not served here (hint: there is `echo`)'
+
+
+def test_aliases_are_names_of_the_served_model() -> None:
+    """The reply says the name that was asked for, and lists and pages know it."""
+    with stage(settings=with_settings(aliases=("gpt-4o", "org/other"))) as house, house.client() as one:
+        assert one.post(PATH, json=body(model="gpt-4o")).json()["model"] == "gpt-4o"
+        assert one.post(PATH, json=body(model="default")).json()["model"] == "echo"
+        assert [entry["id"] for entry in one.get("/v1/models").json()["data"]] == ["echo", "gpt-4o", "org/other"]
+        assert one.get("/v1/models/org/other").json()["id"] == "org/other"
+        assert refused(one.post(PATH, json=body(model="org/third"))) == (404, "model_not_found", "model")
+
+
+def test_strict_fields_refuse_what_nobody_knows() -> None:
+    """By name, wherever it is, and whatever the name holds."""
+    with stage(settings=with_settings(strict_fields=True)) as house, house.client() as one:
+        assert refused(one.post(PATH, json=body(frobnicate=1))) == (400, "unsupported_feature", "frobnicate")
+        assert refused(one.post(PATH, json=body(**{"é b": 1}))) == (400, "unsupported_feature", "é b")
+        inside = {"messages": [{"role": "user", "content": "hi", "prefix": True}]}
+        assert refused(one.post(PATH, json=inside)) == (400, "unsupported_feature", "messages.prefix")
+        assert one.post(PATH, json=body(user="me", store=True)).status_code == 200
 
 
 def test_models_have_the_four_fields(client: httpx2.Client) -> None:

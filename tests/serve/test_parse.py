@@ -15,7 +15,8 @@ from lattice_cli.errors import BadRequest
 from lattice_cli.job import SamplingChoice
 from lattice_cli.serve.wire import Ask
 from lattice_cli.serve.wire.chat import ChatDialect
-from lattice_cli.serve.wire.fields import HARMLESS, NEUTRAL
+from lattice_cli.serve.wire.ending import Ending
+from lattice_cli.serve.wire.fields import HARMLESS, NEUTRAL, header_names
 
 pytestmark = pytest.mark.pure
 
@@ -47,7 +48,7 @@ def test_every_field_arrives() -> None:
         max_tokens=8,
         stop=["a", "b"],
         n=2,
-        reasoning_budget=5,
+        thinking_token_budget=5,
         stream=True,
         stream_options={"include_usage": True, "include_obfuscation": False},
     )
@@ -57,7 +58,7 @@ def test_every_field_arrives() -> None:
         sampling=SamplingChoice(1.0, 40, 0.5, 0.1, 1.2, -2.0, 2.0, 7),
         max_tokens=8,
         reasoning_budget=5,
-        stop=("a", "b"),
+        ending=Ending(stop=("a", "b")),
         choices=2,
         stream=True,
         include_usage=True,
@@ -108,7 +109,7 @@ def test_a_seed_is_any_integer_of_64_bits(seed: int, read: int) -> None:
 
 @pytest.mark.parametrize(("stop", "read"), [("x", ("x",)), ([], ()), (["x"] * 16, ("x",) * 16), ("\0", ("\0",))])
 def test_stop_texts(stop: Any, read: tuple[str, ...]) -> None:
-    assert parse(stop=stop).stop == read
+    assert parse(stop=stop).ending.stop == read
 
 
 @pytest.mark.parametrize(("model", "read"), [("", None), ("default", None), ("lattice", None), ("a/b", "a/b")])
@@ -157,6 +158,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
     ({"stop": [1, 2]}, (400, "invalid_stop", "stop[0]")),
     ({"stop": {}}, (400, "invalid_stop", "stop")),
     ({"stop": ["x"] * 17}, (400, "invalid_stop", "stop")),
+    ({"reasoning_budget": 1, "thinking_token_budget": 2}, (400, "invalid_request", "reasoning_budget")),
     ({"reasoning_budget": -1}, (400, "invalid_request", "reasoning_budget")),
     ({"reasoning_budget": "low"}, (400, "invalid_request", "reasoning_budget")),
     (
@@ -217,7 +219,6 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
             "tool_choice": "required",
             "functions": [{"name": "f"}],
             "function_call": {"name": "f"},
-            "parallel_tool_calls": False,
             "response_format": {"type": "json_object"},
             "logprobs": True,
             "top_logprobs": 5,
@@ -297,9 +298,11 @@ def test_legal_and_harmless_fields_are_accepted(name: str, value: Any) -> None:
 
 def test_fields_that_nobody_knows_are_named() -> None:
     many = {f"x{index:02}": 1 for index in range(30)}
-    assert parse(**many).ignored == tuple(sorted(many))[:20]
+    assert parse(**many).ignored == tuple(many)
+    assert header_names(many) == list(many)[:20]
     odd = {"a b": 1, "é": 1, "x" * 65: 1, "a\r\nB": 1, "fine.one-2_": 1}
-    assert parse(**odd).ignored == ("fine.one-2_",)
+    assert parse(**odd).ignored == tuple(odd)
+    assert header_names(odd) == ["fine.one-2_"]
 
 
 def test_fields_that_nobody_knows_are_named_inside_too() -> None:

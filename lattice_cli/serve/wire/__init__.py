@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lattice_cli.conversation import Turn
 from lattice_cli.errors import LatticeError
-from lattice_cli.events import Finished, Piece
+from lattice_cli.events import CallPart, Finished, Piece
 from lattice_cli.job import SamplingChoice
+from lattice_cli.serve.wire.ending import NO_ENDING, Ending
 
 if TYPE_CHECKING:
     from lattice_cli.engine.completion import Completion
@@ -26,7 +27,8 @@ class Ask:
     """What a body means, before a template has seen it.
 
     `model` None is the served one; `max_tokens` None is what fits; `reasoning_budget` None is the server's;
-    `choices` replies are made of one prompt; `ignored` are fields that nobody knows, by their cleaned names.
+    `choices` replies are made of one prompt; `logprobs` is how many likeliest tokens are told beside each, None
+    for no log-probabilities; `ignored` are the names of fields that nobody knows, whatever is in them.
     """
 
     turns: tuple[Turn, ...]
@@ -34,8 +36,9 @@ class Ask:
     sampling: SamplingChoice = SamplingChoice()
     max_tokens: int | None = None
     reasoning_budget: int | None = None
-    stop: tuple[str, ...] = ()
+    ending: Ending = NO_ENDING
     choices: int = 1
+    logprobs: int | None = None
     stream: bool = False
     include_usage: bool = False
     ignored: tuple[str, ...] = ()
@@ -67,6 +70,9 @@ class Voice(Protocol):
 
     def chunk(self, choice: int, piece: Piece) -> Sequence[Frame]:
         """Text came."""
+
+    def call(self, choice: int, part: CallPart) -> Sequence[Frame]:
+        """A part of a tool call came."""
 
     def close(self, choice: int, finished: Finished) -> Sequence[Frame]:
         """The reply ended as it should."""
@@ -112,8 +118,8 @@ class Wire(Protocol):
     def root(self, endpoints: Sequence[str]) -> Page:
         """What this is."""
 
-    def models(self, served_id: str, started_s: int) -> Page:
-        """The list of the one model that is served since `started_s` (Unix time)."""
+    def models(self, names: Sequence[str], started_s: int) -> Page:
+        """The list of the one model that is served since `started_s` (Unix time), under its name and its aliases."""
 
 
 def wire_named(name: str) -> Wire:

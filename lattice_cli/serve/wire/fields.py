@@ -34,7 +34,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logprobs": (False,),
     "modalities": (["text"],),
     "moderation": (),
-    "parallel_tool_calls": (True,),
+    "parallel_tool_calls": (True, False),
     "prediction": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
@@ -71,7 +71,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
     "structured_outputs": (),
-    "thinking_token_budget": (),
     "truncate_prompt_tokens": (),
     "use_beam_search": (False,),
     # llama-server; what only tunes a thing that is off is neutral at that server's default
@@ -146,6 +145,10 @@ def _same(value: Any, neutral: Any) -> bool:
 
 
 def unknown_names(names: Iterable[str], known: frozenset[str]) -> tuple[str, ...]:
-    """The names that neither we nor the tables know, as far as they can stand in a header."""
-    strange = [name for name in names if name not in known and name not in HARMLESS and name not in NEUTRAL]
-    return tuple(dict.fromkeys(name for name in strange if NAME.fullmatch(name)))[:MOST_NAMES]
+    """The names that neither we nor the tables know, each once, in order."""
+    return tuple(dict.fromkeys(n for n in names if n not in known and n not in HARMLESS and n not in NEUTRAL))
+
+
+def header_names(names: Iterable[str]) -> list[str]:
+    """Those that can stand in a header or on a line of a log, as many as fit there."""
+    return [name for name in names if NAME.fullmatch(name)][:MOST_NAMES]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lattice_cli.errors import EngineFault, EngineLost, LatticeError, Overloaded
-from lattice_cli.events import Finished, FinishReason, Piece
+from lattice_cli.events import CallPart, Finished, FinishReason, Piece
 from lattice_cli.serve.wire import Frame, Page
 from lattice_cli.serve.wire.openai import model_entry
 
@@ -43,6 +43,10 @@ class LatticeVoice:
 
     def chunk(self, choice: int, piece: Piece) -> list[Frame]:
         return [self._delta(b'{"content":%b}' % compact(piece.text))]
+
+    def call(self, choice: int, part: CallPart) -> list[Frame]:
+        """Neither version knows calls, so none is ever asked for."""
+        return []
 
     def close(self, choice: int, finished: Finished) -> list[Frame]:
         return [self._delta(b"{}", compact(self._finish(finished.reason)))]
@@ -96,8 +100,8 @@ class LatticePages:
     def root(self, endpoints: Sequence[str]) -> Page:
         return in_order({"name": "lattice", "object": "engine", "endpoints": list(endpoints)})
 
-    def models(self, served_id: str, started_s: int) -> Page:
-        return in_order({"object": "list", "data": [model_entry(served_id, int(time.time()))]})
+    def models(self, names: Sequence[str], started_s: int) -> Page:
+        return in_order({"object": "list", "data": [model_entry(names[0], int(time.time()))]})
 
 
 class Told(NamedTuple):

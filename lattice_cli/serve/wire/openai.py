@@ -51,8 +51,8 @@ class OpenAi:
     def root(self, endpoints: Sequence[str]) -> Page:
         return as_page({"name": "lattice", "object": "engine", "version": __version__, "endpoints": list(endpoints)})
 
-    def models(self, served_id: str, started_s: int) -> Page:
-        return as_page({"object": "list", "data": [model_entry(served_id, started_s)]})
+    def models(self, names: Sequence[str], started_s: int) -> Page:
+        return as_page({"object": "list", "data": [model_entry(name, started_s) for name in names]})
 
 
 def model_entry(served_id: str, created_s: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ Thread: any
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeVar
@@ -17,10 +18,17 @@ from msgspec import Meta
 from lattice_cli.errors import InvalidField, InvalidMessages
 from lattice_cli.job import SamplingChoice
 
-MAX_STOPS = 16
+SERVED_NAMES = ("", "default", "lattice")  # the last one is in lattice_serve's own examples
 MAX_CHOICES = 16
+MAX_BIASES = 4096
 
+TOKEN_ID = re.compile(r"[0-9]{1,9}")
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
 
 
 class SharedFields(msgspec.Struct):
@@ -36,15 +44,22 @@ class SharedFields(msgspec.Struct):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     seed: int | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_new_tokens: int | None = None
     n_predict: int | None = None
     num_predict: int | None = None
     reasoning_budget: Annotated[int, Meta(ge=0)] | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=0)] | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[Annotated[int, Meta(ge=0)]] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stream: bool | None = None
+    stream_options: StreamOptions | None = None
 
 
 def sampling_of(fields: SharedFields) -> SamplingChoice:
@@ -56,11 +71,39 @@ def sampling_of(fields: SharedFields) -> SamplingChoice:
         top_k=fields.top_k,
         top_p=fields.top_p,
         min_p=fields.min_p,
-        repetition_penalty=_agreed(fields, "repetition_penalty", "repeat_penalty"),
+        repetition_penalty=agreed(fields, "repetition_penalty", "repeat_penalty"),
         presence_penalty=fields.presence_penalty,
         frequency_penalty=fields.frequency_penalty,
         seed=None if fields.seed is None else fields.seed % 2**64,
+        logit_bias=_biases(fields.logit_bias) if fields.logit_bias else None,
     )
+
+
+def _biases(said: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    """Ids in order. Whether the vocabulary has them is for whoever knows it (serve/jobs.py)."""
+    if len(said) > MAX_BIASES:
+        raise InvalidField(f"`logit_bias` names more than {MAX_BIASES} tokens", param="logit_bias")
+    for name in said:
+        if not TOKEN_ID.fullmatch(name):
+            raise InvalidField(f"`logit_bias` holds {json.dumps(name[:40])}, which is no token id", param="logit_bias")
+    return tuple(sorted((int(name), value) for name, value in said.items()))
+
+
+def model_of(fields: SharedFields) -> str | None:
+    """The model asked for; None is the served one."""
+    return None if fields.model in SERVED_NAMES else fields.model
+
+
+def choices_of(fields: SharedFields) -> int:
+    """How many replies one prompt gets."""
+    return fields.n or 1
+
+
+def usage_wanted(fields: SharedFields) -> bool:
+    """Whether a stream ends with its usage. Raises: InvalidField for options of a stream that is none."""
+    if fields.stream_options is not None and not fields.stream:
+        raise InvalidField("`stream_options` needs `stream` to be true", param="stream_options")
+    return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
 def max_tokens_of(fields: SharedFields) -> int | None:
@@ -73,23 +116,11 @@ def max_tokens_of(fields: SharedFields) -> int | None:
         value = getattr(fields, name)
         if value is not None and value < 1:
             raise InvalidField(f"`{name}` must be at least 1", param=name, code="invalid_max_tokens")
-    agreed: int | None = _agreed(fields, *names)
-    return agreed
+    most: int | None = agreed(fields, *names)
+    return most
 
 
-def stops_of(fields: SharedFields) -> tuple[str, ...]:
-    """The texts that end a reply; `[]` is none."""
-    stops = [fields.stop] if isinstance(fields.stop, str) else fields.stop or []
-    if len(stops) > MAX_STOPS:
-        raise InvalidField(f"`stop` holds more than {MAX_STOPS} texts", param="stop", code="invalid_stop")
-    for index, text in enumerate(stops):
-        if not text:
-            place = "stop" if isinstance(fields.stop, str) else f"stop[{index}]"
-            raise InvalidField(f"`{place}` must not be empty", param=place, code="invalid_stop")
-    return tuple(stops)
-
-
-def _agreed(fields: SharedFields, *names: str) -> Any:
+def agreed(fields: SharedFields, *names: str) -> Any:
     """The value of whichever of these names are given. Raises: InvalidField when they differ."""
     given = {name: getattr(fields, name) for name in names if getattr(fields, name) is not None}
     if len(set(given.values())) > 1:
