@@ -28,14 +28,14 @@ FLOORS = (
 )
 DOORS = FLOORS[5]
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
-ENGINE_FOR_DOORS = r"engine\.(worker|open|completion|measure)"
+ENGINE_FOR_DOORS = r"engine\.(worker|open|completion|measure|guide)"
 
 # A foreign package -> the places it may be imported, as a pattern over module names below lattice_cli.
 HOMES = {
     "mlx": r"(model|engine|kernels)\..*",
     "mlx_lm": r"(model|engine|kernels)\..*",
     "mlx_lm.generate": r"engine\.backend",
-    "mlx_lm.models.cache": r"engine\.backend",
+    "mlx_lm.models.cache": r"engine\.backend|model\.network",
     "transformers": r"model\.tokenizer",
     "gguf": r"model\.\w+",
     "falcon": r"serve\.(?!wire).*",
