@@ -48,6 +48,19 @@ class Block {
   virtual void run(const Step& step, float* x) = 0;
 };
 
+// The blocks of a network and its last norm.
+struct Network {
+  std::vector<std::shared_ptr<Block>> blocks;
+  Norm norm;
+  int64_t hidden = 0;
+
+  void run(const Step& step, float* x) const {
+    const FlushDenormals flush;
+    for (const auto& block : blocks) block->run(step, x);
+    norm.apply(best(), x, step.tokens, hidden, hidden, x);
+  }
+};
+
 // x += down(silu(gate(norm(x))) * up(norm(x)))
 class MlpBlock : public Block {
  public:

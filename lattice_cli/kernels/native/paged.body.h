@@ -6,12 +6,13 @@
 // a * b + c * d in two ways: what both ways of calling share is compiled once (noinline).
 // Needs: vector.body.h, attention.body.h (value tiles, soften).
 
-// scores[R][64] = q[R][D] x keys[D][64].
+// scores[R][64] = q[R][D] x keys[D][64]. `next`: as many numbers as `keys`, to fetch meanwhile, or null.
 template <int R, class T>
-static inline void key_tile(const float* q, const T* keys, int64_t D, float* scores) {
+static inline void key_tile(const float* q, const T* keys, int64_t D, float* scores, const T* next) {
   for (int column = 0; column < 64; column += kScoreVectors * W) {
     vf acc[R][kScoreVectors] = {};
     for (int64_t d = 0; d < D; ++d) {
+      if (next != nullptr) fetch(next + 64 * d + column, kScoreVectors * W * int64_t(sizeof(T)));
       for (int v = 0; v < kScoreVectors; ++v) {
         const vf key = load(keys + 64 * d + column + W * v);
         for (int r = 0; r < R; ++r) acc[r][v] = key * q[r * D + d] + acc[r][v];
@@ -46,6 +47,25 @@ __attribute__((noinline)) static void gather_queries(const PagedAttention& t, fl
   }
 }
 
+// The next queries, at most four of them.
+template <class T>
+static inline void few_keys(int64_t queries, const float* q, const T* keys, int64_t D, float* scores, const T* next) {
+  if (queries >= 4) return key_tile<4>(q, keys, D, scores, next);
+  if (queries == 3) return key_tile<3>(q, keys, D, scores, next);
+  if (queries == 2) return key_tile<2>(q, keys, D, scores, next);
+  key_tile<1>(q, keys, D, scores, next);
+}
+
+template <class T>
+static inline void few_values(
+    int64_t queries, const float* weights, const float* keep, const T* v, int64_t count, int64_t D, float* out,
+    const T* next) {
+  if (queries >= 4) return value_tile<4>(weights, keep, v, D, count, D, out, next);
+  if (queries == 3) return value_tile<3>(weights, keep, v, D, count, D, out, next);
+  if (queries == 2) return value_tile<2>(weights, keep, v, D, count, D, out, next);
+  value_tile<1>(weights, keep, v, D, count, D, out, next);
+}
+
 // One page's softmax of all queries into `part`: sums without division (queries x D), maxima, totals.
 template <class T>
 __attribute__((noinline)) static void page_part(const PagedAttention& t, const float* q, int64_t page, float* part, float* work) {
@@ -59,23 +79,22 @@ __attribute__((noinline)) static void page_part(const PagedAttention& t, const f
   for (int64_t first = page * kTokens; first < (page + 1) * kTokens && first <= newest; first += kTile) {
     if (first + kTile <= oldest) continue;
     const int64_t count = newest + 1 - first < kTile ? newest + 1 - first : kTile, at = first - page * kTokens;
-    int64_t n = 0;
-    for (; n + 4 <= queries; n += 4) key_tile<4>(q + n * D, keys + at * D, D, scores + n * kTile);
-    if (queries - n == 3) key_tile<3>(q + n * D, keys + at * D, D, scores + n * kTile);
-    if (queries - n == 2) key_tile<2>(q + n * D, keys + at * D, D, scores + n * kTile);
-    if (queries - n == 1) key_tile<1>(q + n * D, keys + at * D, D, scores + n * kTile);
-    for (n = 0; n < queries; ++n) {
+    const T *tile_keys = keys + at * D, *tile_values = values + at * D;
+    const bool more = first + kTile <= newest;
+    const T* following = at == 0 ? tile_keys + kTile * D : more ? (const T*)(t.pages[page + 1] + t.offset) : nullptr;
+    for (int64_t n = 0; n < queries; n += 4) {
+      few_keys(queries - n, q + n * D, tile_keys, D, scores + n * kTile, n == 0 ? tile_values : nullptr);
+    }
+    for (int64_t n = 0; n < queries; ++n) {
       const int64_t position = t.position + n % t.rows;
       keep_between(scores + n * kTile, t.window > 0 ? position - t.window + 1 - first : 0, position - first);
       keep[n] = soften(scores + n * kTile, top[n], total[n]);
     }
-    for (n = 0; n + 4 <= queries; n += 4) {
-      value_tile<4>(scores + n * kTile, keep + n, values + at * D, D, count, D, out + n * D);
+    for (int64_t n = 0; n < queries; n += 4) {
+      few_values(
+          queries - n, scores + n * kTile, keep + n, tile_values, count, D, out + n * D,
+          n == 0 && more ? following : nullptr);
     }
-    const float *weights = scores + n * kTile, *kept = keep + n;
-    if (queries - n == 3) value_tile<3>(weights, kept, values + at * D, D, count, D, out + n * D);
-    if (queries - n == 2) value_tile<2>(weights, kept, values + at * D, D, count, D, out + n * D);
-    if (queries - n == 1) value_tile<1>(weights, kept, values + at * D, D, count, D, out + n * D);
   }
 }
 

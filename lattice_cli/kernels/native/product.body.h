@@ -1,15 +1,15 @@
 // Products with quantized weights: out[row][n] = sum over k of x[row][k] * (code[n][k] * scale + bias).
 //
 // Within a group the sum is   scale * sum(x * code) + bias * sum(x),   so codes are used as they are.
-// Dense weights: the plain sum. Fast: x is rounded to 8 bits with one scale per 32 columns, and sum(x * code) is a sum of whole numbers.
-// Exact: x stays float32. A tile is R rows of x times B blocks of 16 weights' rows; all tiles do the same
-// operations in the same order for each row, so a row's result does not depend on its company.
+// Dense weights: the plain sum. Fast: x is rounded to 8 bits with one scale per 32 columns, and sum(x * code) is a
+// sum of whole numbers. Exact: x stays float32. A tile is R rows of x times a block of 16 weights' rows; all tiles do
+// the same operations in the same order for each row, so a row's result does not depend on its company.
 // Needs: vector.body.h, packed.h.
 
 #if LATTICE_LEVEL == 3
-constexpr int kTileRows = 4, kTileBlocks = 2, kOneRowBlocks = 4;  // 24 of 32 registers
+constexpr int kTileRows = 4;
 #else
-constexpr int kTileRows = 2, kTileBlocks = 1, kOneRowBlocks = 2;
+constexpr int kTileRows = 2;
 #endif
 
 // x (one row of `columns` floats) -> codes in -127..127, a scale per 32 columns, and per group the sum of what
@@ -45,43 +45,40 @@ static void sum_groups(const float* x, int64_t columns, int group, float* sums) 
   }
 }
 
-// The 16 * B results of R rows to `out`; columns beyond the matrix are left out.
-template <int R, int B>
-static inline void store_tile(const vf (&acc)[R][B][V], float* out, int64_t stride, int64_t room) {
+// The 16 results of R rows to `out`; columns beyond the matrix are left out.
+template <int R>
+static inline void store_tile(const vf (&acc)[R][V], float* out, int64_t stride, int64_t room) {
   for (int r = 0; r < R; ++r) {
-    for (int b = 0; b < B; ++b) {
-      for (int v = 0; v < V; ++v) {
-        const int64_t at = 16 * b + W * v;
-        if (at + W <= room) {
-          store(out + r * stride + at, acc[r][b][v]);
-        } else {
-          for (int lane = 0; lane < W && at + lane < room; ++lane) out[r * stride + at + lane] = acc[r][b][v][lane];
-        }
+    for (int v = 0; v < V; ++v) {
+      const int64_t at = W * v;
+      if (at + W <= room) {
+        store(out + r * stride + at, acc[r][v]);
+      } else {
+        for (int lane = 0; lane < W && at + lane < room; ++lane) out[r * stride + at + lane] = acc[r][v][lane];
       }
     }
   }
 }
 
 // Adds scale * part + bias * sum of one group to the accumulators.
-template <int R, int B, ScaleKind K>
+template <int R, ScaleKind K>
 static inline void add_group(
-    vf (&acc)[R][B][V], const vf (&part)[R][B][V], const Packed& p, const uint8_t* group, const float* const* sums,
-    int64_t g) {
-  for (int b = 0; b < B; ++b) {
-    const uint8_t* tail = group + b * p.block_bytes() + p.code_bytes();
-    for (int v = 0; v < V; ++v) {
-      const vf scale = load_scales<K>(tail, W * v), bias = load_scales<K>(tail, 16 + W * v);
-      for (int r = 0; r < R; ++r) {
-        acc[r][b][v] = part[r][b][v] * scale + acc[r][b][v];
-        acc[r][b][v] = bias * sums[r][g] + acc[r][b][v];
-      }
+    vf (&acc)[R][V], const vf (&part)[R][V], const uint8_t* scales, const float* const* sums, int64_t g) {
+  for (int v = 0; v < V; ++v) {
+    const vf scale = load_scales<K>(scales, W * v), bias = load_scales<K>(scales, 16 + W * v);
+    for (int r = 0; r < R; ++r) {
+      acc[r][v] = part[r][v] * scale + acc[r][v];
+      acc[r][v] = bias * sums[r][g] + acc[r][v];
     }
   }
 }
 
+// R rows times B blocks.
 template <int R, int B, int BITS, ScaleKind K>
 static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
   constexpr int kLines = BITS;  // lines of 64 bytes per 32 columns
+  // One row has few sums, and each waits for its last addition: it gets kSums of them. Whole numbers, any order.
+  constexpr int kSums = R == 1 ? 4 : 1;
   const uint8_t* group = p.data + block * p.block_bytes();
   const int8_t* codes[R];
   const float *scales[R], *sums[R];
@@ -90,16 +87,17 @@ static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t bl
     scales[r] = x.scales + (row + r) * (p.columns / 32);
     sums[r] = x.sums + (row + r) * p.groups();
   }
-  const int64_t block_bytes = p.block_bytes(), group_bytes = p.group_bytes(), groups = p.groups();
-  const int chunks = p.group / 32;
-  vf acc[R][B][V] = {};
+  const int64_t block_bytes = p.block_bytes(), group_bytes = p.group_bytes(), code_bytes = p.code_bytes();
+  const int64_t groups = p.groups(), chunks = p.group / 32;
+  vf acc[B][R][V] = {};
   for (int64_t g = 0; g < groups; ++g, group += group_bytes) {
-    vf part[R][B][V] = {};
-    for (int c = 0; c < chunks; ++c) {
+    vf part[B][R][V] = {};
+    for (int64_t c = 0; c < chunks; ++c) {
       const uint8_t* lines = group + c * kLines * 64;
       const int64_t column = g * p.group + 32 * c;
-      vi dot[R][B][V] = {};
+      vi dot[kSums][B][R][V] = {};
       for (int l = 0; l < kLines; ++l) {
+        const int even = (BITS == 4 ? 2 * l : l) % kSums, odd = (2 * l + 1) % kSums;
         vi weights[B][V];
         for (int b = 0; b < B; ++b) {
           for (int v = 0; v < V; ++v) weights[b][v] = load_bytes(lines + b * block_bytes + 64 * l + 4 * W * v);
@@ -111,25 +109,30 @@ static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t bl
           for (int b = 0; b < B; ++b) {
             for (int v = 0; v < V; ++v) {
               if constexpr (BITS == 4) {
-                dot[r][b][v] = dot4<false>(dot[r][b][v], weights[b][v] & 0x0f0f0f0f, first);
-                dot[r][b][v] = dot4<false>(dot[r][b][v], (weights[b][v] >> 4) & 0x0f0f0f0f, second);
+                dot[even][b][r][v] = dot4<false>(dot[even][b][r][v], weights[b][v] & 0x0f0f0f0f, first);
+                dot[odd][b][r][v] = dot4<false>(dot[odd][b][r][v], (weights[b][v] >> 4) & 0x0f0f0f0f, second);
               } else {
-                dot[r][b][v] = dot4<true>(dot[r][b][v], weights[b][v], first);
+                dot[even][b][r][v] = dot4<true>(dot[even][b][r][v], weights[b][v], first);
               }
             }
           }
         }
       }
-      for (int r = 0; r < R; ++r) {
-        const float scale = scales[r][column / 32];
-        for (int b = 0; b < B; ++b) {
-          for (int v = 0; v < V; ++v) part[r][b][v] = to_float(dot[r][b][v]) * scale + part[r][b][v];
+      for (int b = 0; b < B; ++b) {
+        for (int r = 0; r < R; ++r) {
+          for (int v = 0; v < V; ++v) {
+            vi total = dot[0][b][r][v];
+            for (int s = 1; s < kSums; ++s) total += dot[s][b][r][v];
+            part[b][r][v] = to_float(total) * scales[r][column / 32] + part[b][r][v];
+          }
         }
       }
     }
-    add_group<R, B, K>(acc, part, p, group, sums, g);
+    for (int b = 0; b < B; ++b) add_group<R, K>(acc[b], part[b], group + b * block_bytes + code_bytes, sums, g);
   }
-  store_tile<R, B>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
+  for (int b = 0; b < B; ++b) {
+    store_tile<R>(acc[b], out + row * stride + 16 * (block + b), stride, p.rows - 16 * (block + b));
+  }
 }
 
 // Code number `shift / 4` of each lane's 32 bits, as a float.
@@ -142,111 +145,123 @@ static inline vf nibble(vi line, int shift) {
 #endif
 }
 
-template <int R, int B, int BITS, ScaleKind K>
+// A weight of a line: column c of the 8 (4 bits) or 4 (8 bits) it holds.
+template <int BITS>
+static inline vf line_weight(vi line, int c) {
+  return BITS == 4 ? nibble(line, 8 * (c % 4) + 4 * (c / 4)) : to_float((line >> (8 * c)) & 255);
+}
+
+// The sum of a group is that of its quarters, one added after the other: a single sum would wait for its last
+// addition at every column. With one row the quarters are summed side by side, with more one by one.
+template <int R, int BITS, ScaleKind K>
 static void exact_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
-  constexpr int kPerLine = BITS == 4 ? 8 : 4;
+  constexpr int kPerLine = BITS == 4 ? 8 : 4, kSums = R == 1 ? 4 : 1;
   const uint8_t* group = p.data + block * p.block_bytes();
   const float *values[R], *sums[R];
   for (int r = 0; r < R; ++r) {
     values[r] = x.values + (row + r) * p.columns;
     sums[r] = x.sums + (row + r) * p.groups();
   }
-  const int64_t block_bytes = p.block_bytes(), group_bytes = p.group_bytes(), groups = p.groups();
-  vf acc[R][B][V] = {};
+  const int64_t group_bytes = p.group_bytes(), code_bytes = p.code_bytes(), groups = p.groups();
+  const int lines = p.group / 4 / kPerLine;  // of a quarter
+  vf acc[R][V] = {};
   for (int64_t g = 0; g < groups; ++g, group += group_bytes) {
-    vf part[R][B][V] = {};
-    for (int l = 0; l < p.group / kPerLine; ++l) {
-      const int64_t column = g * p.group + kPerLine * l;
-      vi line[B][V];
-      for (int b = 0; b < B; ++b) {
-        for (int v = 0; v < V; ++v) line[b][v] = load_bytes(group + b * block_bytes + 64 * l + 4 * W * v);
-      }
-      for (int c = 0; c < kPerLine; ++c) {
-        const int shift = BITS == 8 ? 8 * c : 8 * (c % 4) + 4 * (c / 4);
-        vf weight[B][V];
-        for (int b = 0; b < B; ++b) {
-          for (int v = 0; v < V; ++v) {
-            weight[b][v] = BITS == 4 ? nibble(line[b][v], shift) : to_float((line[b][v] >> shift) & 255);
+    vf total[R][V] = {};
+    for (int first = 0; first < 4; first += kSums) {
+      vf part[kSums][R][V] = {};
+      for (int l = 0; l < lines; ++l) {
+        for (int c = 0; c < kPerLine; ++c) {
+          for (int s = 0; s < kSums; ++s) {
+            const int at = (first + s) * lines + l;
+            const int64_t column = g * p.group + kPerLine * at + c;
+            for (int v = 0; v < V; ++v) {
+              const vf weight = line_weight<BITS>(load_bytes(group + 64 * at + 4 * W * v), c);
+              for (int r = 0; r < R; ++r) part[s][r][v] = weight * values[r][column] + part[s][r][v];
+            }
           }
         }
+      }
+      for (int s = 0; s < kSums; ++s) {
         for (int r = 0; r < R; ++r) {
-          const float value = values[r][column + c];
-          for (int b = 0; b < B; ++b) {
-            for (int v = 0; v < V; ++v) part[r][b][v] = weight[b][v] * value + part[r][b][v];
-          }
+          for (int v = 0; v < V; ++v) total[r][v] += part[s][r][v];
         }
       }
     }
-    add_group<R, B, K>(acc, part, p, group, sums, g);
+    add_group<R, K>(acc, total, group + code_bytes, sums, g);
   }
-  store_tile<R, B>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
+  store_tile<R>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
 }
 
-// BITS 0: the weights as they are.
-template <int R, int B, ScaleKind K>
+// BITS 0: the weights as they are. Four sums, of columns c with the same c % 4; the rest goes to the first.
+template <int R, ScaleKind K>
 static void dense_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
-  const uint8_t* weights = p.data + block * p.block_bytes();
+  constexpr int kBytes = 16 * (K == ScaleKind::float32 ? 4 : 2), kSums = R == 1 ? 4 : 1;
   const float* values[R];
   for (int r = 0; r < R; ++r) values[r] = x.values + (row + r) * p.columns;
-  const int64_t block_bytes = p.block_bytes(), columns = p.columns;
-  constexpr int kBytes = 16 * (K == ScaleKind::float32 ? 4 : 2);
-  vf acc[R][B][V] = {};
-  for (int64_t c = 0; c < columns; ++c, weights += kBytes) {
-    vf weight[B][V];
-    for (int b = 0; b < B; ++b) {
-      for (int v = 0; v < V; ++v) weight[b][v] = load_scales<K>(weights + b * block_bytes, W * v);
+  const uint8_t* weights = p.data + block * p.block_bytes();
+  const int64_t columns = p.columns, whole = columns / 4 * 4;
+  vf acc[R][V] = {};
+  for (int first = 0; first < 4; first += kSums) {
+    vf part[kSums][R][V] = {};
+    for (int64_t c = 0; c < whole; c += 4) {
+      for (int s = 0; s < kSums; ++s) {
+        for (int v = 0; v < V; ++v) {
+          const vf weight = load_scales<K>(weights + (c + first + s) * kBytes, W * v);
+          for (int r = 0; r < R; ++r) part[s][r][v] = weight * values[r][c + first + s] + part[s][r][v];
+        }
+      }
     }
-    for (int r = 0; r < R; ++r) {
-      const float value = values[r][c];
-      for (int b = 0; b < B; ++b) {
-        for (int v = 0; v < V; ++v) acc[r][b][v] = weight[b][v] * value + acc[r][b][v];
+    for (int s = 0; s < kSums; ++s) {
+      for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) acc[r][v] += part[s][r][v];
       }
     }
   }
-  store_tile<R, B>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
+  for (int64_t c = whole; c < columns; ++c) {
+    for (int v = 0; v < V; ++v) {
+      const vf weight = load_scales<K>(weights + c * kBytes, W * v);
+      for (int r = 0; r < R; ++r) acc[r][v] = weight * values[r][c] + acc[r][v];
+    }
+  }
+  store_tile<R>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
 }
 
-template <bool EXACT, int R, int B, int BITS, ScaleKind K>
+template <bool EXACT, int R, int BITS, ScaleKind K>
 static inline void tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
   if constexpr (BITS == 0) {
-    dense_tile<R, B, K>(p, x, row, block, out, stride);
+    dense_tile<R, K>(p, x, row, block, out, stride);
   } else if constexpr (EXACT) {
-    exact_tile<R, B, BITS, K>(p, x, row, block, out, stride);
+    exact_tile<R, BITS, K>(p, x, row, block, out, stride);
   } else {
-    fast_tile<R, B, BITS, K>(p, x, row, block, out, stride);
+    fast_tile<R, 1, BITS, K>(p, x, row, block, out, stride);
   }
 }
 
-// The next `rows` rows, at most kTileRows of them, times B blocks.
-template <bool EXACT, int B, int BITS, ScaleKind K>
-static inline void rows_of_tile(
+// Block `block` times as many of the next `rows` rows as a tile takes, a power of two; returns how many.
+template <bool EXACT, int BITS, ScaleKind K>
+static inline int64_t some_rows(
     const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride, int64_t rows) {
-  if (rows == 1) return tile<EXACT, 1, B, BITS, K>(p, x, row, block, out, stride);
-  if constexpr (kTileRows > 2) {
-    if (rows == 3) return tile<EXACT, 3, B, BITS, K>(p, x, row, block, out, stride);
-    if (rows > 3) return tile<EXACT, 4, B, BITS, K>(p, x, row, block, out, stride);
+  if constexpr (kTileRows >= 4) {
+    if (rows >= 4) return tile<EXACT, 4, BITS, K>(p, x, row, block, out, stride), 4;
   }
-  tile<EXACT, 2, B, BITS, K>(p, x, row, block, out, stride);
+  if (rows >= 2) return tile<EXACT, 2, BITS, K>(p, x, row, block, out, stride), 2;
+  return tile<EXACT, 1, BITS, K>(p, x, row, block, out, stride), 1;
 }
 
-// Blocks [first, last) of all rows. Weights of a tile's blocks stay in the first cache while rows pass by.
+// Blocks [first, last) of all rows. A block stays in the first cache while rows pass by; and few rows wait for
+// memory, where one stream of blocks is what processors fetch ahead best.
 template <bool EXACT, int BITS, ScaleKind K>
 static void blocks_of(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride) {
   int64_t block = first;
-  if (x.rows == 1) {
-    for (; block + kOneRowBlocks <= last; block += kOneRowBlocks) {
-      tile<EXACT, 1, kOneRowBlocks, BITS, K>(p, x, 0, block, out, stride);
-    }
-  }
-  for (; block + kTileBlocks <= last; block += kTileBlocks) {
-    for (int64_t row = 0; row < x.rows; row += kTileRows) {
-      rows_of_tile<EXACT, kTileBlocks, BITS, K>(p, x, row, block, out, stride, x.rows - row);
+  if constexpr (!EXACT && kTileRows >= 4) {
+    for (; x.rows >= 16 && block + 2 <= last; block += 2) {  // in registers two blocks share what a row brings
+      int64_t row = 0;
+      for (; row + 4 <= x.rows; row += 4) fast_tile<4, 2, BITS, K>(p, x, row, block, out, stride);
+      for (; row < x.rows; ++row) fast_tile<1, 2, BITS, K>(p, x, row, block, out, stride);
     }
   }
   for (; block < last; ++block) {
-    for (int64_t row = 0; row < x.rows; row += kTileRows) {
-      rows_of_tile<EXACT, 1, BITS, K>(p, x, row, block, out, stride, x.rows - row);
-    }
+    for (int64_t row = 0; row < x.rows;) row += some_rows<EXACT, BITS, K>(p, x, row, block, out, stride, x.rows - row);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "multiply.h"
+#include "pages.h"
 #include "primitive.h"
 
 namespace lattice {
@@ -36,6 +37,7 @@ PackedWeight pack_with(const Packed& p, const Fill& fill) {
   if (lines > INT32_MAX) throw std::invalid_argument("pack: the matrix is too large");
   mx::allocator::Data memory = mx::allocator::malloc(size_t(64 * lines));
   auto* target = static_cast<uint8_t*>(memory.buffer().raw_ptr());
+  prefer_huge_pages(target, 64 * lines);
   const int64_t shift = (64 - int64_t(reinterpret_cast<uintptr_t>(target) % 64)) % 64;
   team->run((p.blocks() + 15) / 16, [&](int64_t chunk) {
     fill(target + shift, 16 * chunk, 16 * chunk + 16 < p.blocks() ? 16 * chunk + 16 : p.blocks());

@@ -13,19 +13,6 @@
 namespace lattice {
 namespace {
 
-// The blocks of a network and its last norm.
-struct Network {
-  std::vector<std::shared_ptr<Block>> blocks;
-  Norm norm;
-  int64_t hidden = 0;
-
-  void run(const Step& step, float* x) const {
-    const FlushDenormals flush;
-    for (const auto& block : blocks) block->run(step, x);
-    norm.apply(best(), x, step.tokens, hidden, hidden, x);
-  }
-};
-
 class Stack : public CpuPrimitive {
  public:
   Stack(mx::Stream stream, std::shared_ptr<const Network> network, std::vector<Extent> extents)

@@ -95,7 +95,7 @@ class Team {
 
   void help(uint32_t index) {
     const FlushDenormals flush;
-    uint32_t last = 0;
+    uint32_t last = 0, looks = 0;
     auto idle_since = std::chrono::steady_clock::now();
     for (;;) {
       const uint32_t limit = limit_.load(std::memory_order_acquire);
@@ -110,8 +110,8 @@ class Team {
         idle_since = std::chrono::steady_clock::now();
         continue;
       }
-      for (int i = 0; i < 32; ++i) pause();
-      if (std::chrono::steady_clock::now() - idle_since > std::chrono::microseconds(100)) {
+      pause();
+      if (++looks % 64 == 0 && std::chrono::steady_clock::now() - idle_since > std::chrono::microseconds(100)) {
         bell_.wait(rung);
         idle_since = std::chrono::steady_clock::now();
       }
