@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from lattice_cli.job import SamplingChoice
+
+if TYPE_CHECKING:
+    from lattice_cli.model.literal import LiteralEncoder
 
 SourceKind = Literal["folder", "gguf", "script"]
 FormatKind = Literal["mlx", "hf", "q4", "gguf", "script"]
@@ -57,13 +60,25 @@ class Tokenizer(Protocol):
         """The exact bytes one id adds to a text; empty for special tokens."""
 
 
+@runtime_checkable
+class ControlTokenizer(Tokenizer, Protocol):
+    """A tokenizer with control tokens, whose spellings may also be just text."""
+
+    @property
+    def literal(self) -> LiteralEncoder:
+        """For texts in which both are."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelCard:
     """Published by the worker once a model is ready.
 
-    `chat_template` is jinja source, None where the model brings none; `end_ids` is the union of
-    what tokenizer, config and generation config call an end; `sampling` is what the model's
-    generation_config recommends; `think` are the markers round reasoning, None without.
+    `chat_template` is jinja source, None where the model brings none; `tool_template` is the one for conversations
+    with tools, where that is another. `tool_parser` names the dialect of the model's calls, where that is known
+    from more than its template (see prompt/traits.py). `end_ids` is the union of what tokenizer, config and
+    generation config call an end; `sampling` is what the model's generation_config recommends; `think` are the
+    markers round reasoning, None without.
+    `opening_ids` stand before a text that is no part of a chat.
     `notes` are sentences for the user about how the model was loaded.
     """
 
@@ -73,8 +88,11 @@ class ModelCard:
     context_tokens: int
     end_ids: frozenset[int]
     chat_template: str | None = None
+    tool_template: str | None = None
+    tool_parser: str | None = None
     bos_token: str = ""
     eos_token: str = ""
     sampling: SamplingChoice = SamplingChoice()
     think: tuple[str, str] | None = None
     notes: tuple[str, ...] = ()
+    opening_ids: tuple[int, ...] = ()

@@ -11,13 +11,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 
 import tokenizers
 
 from lattice_cli.errors import BrokenWeights
+from lattice_cli.model.literal import LiteralEncoder
 
 REASONING_MARKERS = ("<think>", "</think>")
+# Round calls of tools, in the dialects that engine/calls.py reads; some vocabularies have them as special tokens.
+TOOL_MARKERS = (
+    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "<|tool_call_start|>", "<|tool_call_end|>",
+    "<|tool_call>", "<tool_call|>", "<minimax:tool_call>", "</minimax:tool_call>", "<start_function_call>",
+    "<end_function_call>", "<longcat_tool_call>", "</longcat_tool_call>", "<|tool_calls_section_begin|>",
+    "<|tool_calls_section_end|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>",
+)  # fmt: skip
+_VISIBLE = frozenset((*REASONING_MARKERS, *TOOL_MARKERS))
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
 _SPACE = "\u2581"  # ▁, SentencePiece's space
 
@@ -60,8 +70,8 @@ def spelling_of(tokenizer: tokenizers.Tokenizer) -> Spelling:
 class FastTokenizer:
     """Implements `model.card.Tokenizer` over a `tokenizers.Tokenizer`, which it takes over.
 
-    Special tokens have no bytes, except reasoning markers, which keep their text so that the engine
-    can split on them.
+    Special tokens have no bytes, except the markers round reasoning and calls of tools, which keep their text so
+    that the engine can split on them.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
@@ -95,6 +105,11 @@ class FastTokenizer:
         """Number of ids, added tokens included."""
         return int(self._tokenizer.get_vocab_size(with_added_tokens=True))
 
+    @cached_property
+    def literal(self) -> LiteralEncoder:
+        """For texts in which a control token's spelling may be just text. Made when it is first asked for."""
+        return LiteralEncoder(self._tokenizer)
+
     def encode(self, text: str) -> list[int]:
         """Ids of `text`; control tokens written in it are recognised, none are added.
 
@@ -105,6 +120,12 @@ class FastTokenizer:
         except (UnicodeEncodeError, TypeError):
             whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
             return list(self._tokenizer.encode(whole, add_special_tokens=False).ids)
+
+    def opening_ids(self) -> tuple[int, ...]:
+        """What it puts before a text that is no part of a chat: a token for the beginning, or nothing."""
+        whole = self._tokenizer.encode("a", add_special_tokens=True)
+        first = next((at for at, special in enumerate(whole.special_tokens_mask) if not special), 0)
+        return tuple(whole.ids[:first])
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`: their bytes joined, invalid ones as U+FFFD; no clean-up.
@@ -124,7 +145,7 @@ class FastTokenizer:
     def _spell(self, token_id: int) -> bytes:
         content, special = self._added.get(token_id, ("", False))
         if special:
-            return content.encode() if content in REASONING_MARKERS else b""
+            return content.encode() if content in _VISIBLE else b""
         token = self._tokenizer.id_to_token(token_id) if token_id >= 0 else None
         if token is None:
             return b""
