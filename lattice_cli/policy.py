@@ -34,7 +34,8 @@ class Policy:
 
     `wire` names how requests and answers are spelled: see serve/wire. `bare_chatml` renders with that template
     instead of the model's own; without `reasoning_apart` thoughts stay in the answer; `any_model` takes every
-    model name and says it back; `model_pages` has one for each model; `failed_tokens` are told of a failed stream.
+    model name and says it back; `model_pages` has one for each model; `token_routes` has
+    /tokenize and /detokenize; `failed_tokens` are told of a failed stream.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Policy:
     reasoning_apart: bool = True
     any_model: bool = False
     model_pages: bool = True
+    token_routes: bool = True
     room: Room = Room.FITS
     commit: Commit = Commit.SOON
     failed_tokens: int | None = None
@@ -65,6 +67,7 @@ LATTICE_061 = Policy(
     reasoning_apart=False,
     any_model=True,
     model_pages=False,
+    token_routes=False,
     room=Room.WHOLE,
     commit=Commit.FIRST_TOKEN,
     failed_tokens=0,
@@ -81,6 +84,7 @@ LATTICE_050 = Policy(
     reasoning_apart=False,
     any_model=True,
     model_pages=False,
+    token_routes=False,
     room=Room.CLAMPED,
     commit=Commit.AT_ONCE,
     failed_tokens=0,

@@ -68,6 +68,7 @@ def load(
         sampling=speech.sampling,
         think=think_markers(speech.tokenizer, speech.template),
         notes=notes,
+        opening_ids=speech.tokenizer.opening_ids(),
     )
     return LoadedModel(network, card, _nbytes(network))
 

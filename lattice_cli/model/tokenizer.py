@@ -127,6 +127,12 @@ class FastTokenizer:
         first = next((at for at, special in enumerate(whole.special_tokens_mask) if not special), 0)
         return tuple(whole.ids[:first])
 
+    def opening_ids(self) -> tuple[int, ...]:
+        """What it puts before a text that is no part of a chat: a token for the beginning, or nothing."""
+        whole = self._tokenizer.encode("a", add_special_tokens=True)
+        first = next((at for at, special in enumerate(whole.special_tokens_mask) if not special), 0)
+        return tuple(whole.ids[:first])
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`: their bytes joined, invalid ones as U+FFFD; no clean-up.
 

@@ -8,8 +8,15 @@ from __future__ import annotations
 from lattice_cli.errors import PromptTooLong
 
 
-def fits(context_tokens: int, prompt_tokens: int, max_tokens: int | None, default_max_tokens: int | None = None) -> int:
-    """The number of tokens that may be generated (at least 1).
+def fits(
+    context_tokens: int,
+    prompt_tokens: int,
+    max_tokens: int | None,
+    default_max_tokens: int | None = None,
+    *,
+    place: str = "messages",
+) -> int:
+    """The number of tokens that may be generated: at least 1 where none are named. `place` is where the prompt is.
 
     An explicit `max_tokens` must fit whole; an absent one is `default_max_tokens` if that is given,
     cut to the room that is left. One position is kept for the token that ends the reply, as the
@@ -22,8 +29,8 @@ def fits(context_tokens: int, prompt_tokens: int, max_tokens: int | None, defaul
         raise PromptTooLong(
             f"the prompt has {prompt_tokens} tokens and the context window is {context_tokens} tokens, "
             "so there is no room for an answer",
-            param="messages",
-            hint="shorten the conversation",
+            param=place,
+            hint="shorten the conversation" if place == "messages" else "shorten it",
         )
     if max_tokens is None:
         return min(default_max_tokens or room, room)

@@ -14,18 +14,21 @@ import falcon
 
 from lattice_cli.engine.worker import EngineWorker
 from lattice_cli.errors import EngineFault, LatticeError
+from lattice_cli.serve.admission import Admission
 from lattice_cli.serve.exchange import Exchange
 from lattice_cli.serve.failures import ClientGone, of_framework, unexpected
 from lattice_cli.serve.lines import AppLines
 from lattice_cli.serve.middleware import Visits
 from lattice_cli.serve.resources import Generation, Health, Models, Root, say
 from lattice_cli.serve.settings import ServeSettings
+from lattice_cli.serve.token_resources import Tokens
 from lattice_cli.serve.wire import Wire, wire_named
 
 log = logging.getLogger("lattice.serve")
 
 App = falcon.App[falcon.Request, falcon.Response]
 MODEL_PAGE = "/v1/models/{id}"
+TOKEN_PATHS = ("/tokenize", "/detokenize")
 READABLE = ("/v1/models", MODEL_PAGE, "/health", "/")
 
 
@@ -34,18 +37,22 @@ def create_app(worker: EngineWorker, settings: ServeSettings, lines: AppLines) -
     wire = wire_named(settings.policy.wire)
     spoken = wire.dialects()
     readable = [path for path in READABLE if path != MODEL_PAGE or settings.policy.model_pages]
-    routes = (*(f"POST {path}" for path in spoken), *(f"GET {path}" for path in readable))
-    exchange = Exchange(worker, settings)
+    counted = TOKEN_PATHS if settings.policy.token_routes else ()
+    routes = (*(f"POST {path}" for path in (*spoken, *counted)), *(f"GET {path}" for path in readable))
+    admission, exchange = Admission(worker, settings), Exchange(settings)
     models = Models(worker, wire, settings.aliases)
 
     app = falcon.App(middleware=[Visits(lines)])
     for path, dialect in spoken.items():
-        app.add_route(path, Generation(exchange, wire, dialect, settings.body_limit))
+        app.add_route(path, Generation(admission, exchange, wire, dialect, settings.body_limit))
+    tokens = Tokens(admission, wire, settings.body_limit)
+    for path in counted:
+        app.add_route(path, tokens, suffix=path[1:])
     app.add_route("/v1/models", models)
     if settings.policy.model_pages:
         app.add_route("/v1/models/{model_id:path}", models, suffix="one")
     app.add_route("/health", Health(worker, wire))
-    app.add_route("/", Root((*spoken, *readable[:-1]), wire))
+    app.add_route("/", Root((*spoken, *counted, *readable[:-1]), wire))
     _answer_failures(app, routes, wire)
     return app
 

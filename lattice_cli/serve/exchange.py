@@ -1,103 +1,38 @@
-"""Request in, jobs out; events in, answer out. The only meeting point, and the only loop over events.
+"""Events in, answer out: the only loop over events. How a request comes this far is in admission.py.
 
-Knows no framework and no spelling: a dialect reads the body and spells the answer. Everything that can be
-refused is refused before a job is queued, so that it has an honest status.
+Knows no framework and no spelling.
 
 Thread: request
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
 
 from lattice_cli.engine.completion import Completion
-from lattice_cli.engine.worker import EngineWorker, State, Ticket
-from lattice_cli.errors import EngineLost, LatticeError, ModelNotFound, UnsupportedField
+from lattice_cli.errors import LatticeError
 from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Started
-from lattice_cli.model.card import ModelCard
 from lattice_cli.policy import Commit
-from lattice_cli.prompt.template import BARE_CHATML, render_chat
 from lattice_cli.serve import sse
+from lattice_cli.serve.admission import Admitted
 from lattice_cli.serve.failures import ClientGone, unexpected
-from lattice_cli.serve.jobs import jobs_of, nothing_said
-from lattice_cli.serve.middleware import Visit
 from lattice_cli.serve.settings import ServeSettings
-from lattice_cli.serve.wire import Ask, Dialect, Frame, Voice
-from lattice_cli.serve.wire.fields import header_names
+from lattice_cli.serve.wire import Frame
 
 log = logging.getLogger("lattice.serve")
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A request that was queued, and the voice that will tell its answer."""
-
-    ask: Ask
-    voice: Voice
-    ticket: Ticket
-    choice_of: dict[str, int]
-    visit: Visit
-
-
-def ready_card(worker: EngineWorker) -> ModelCard:
-    """Raises: EngineUnavailable saying what the engine is busy with."""
-    state, card, busy = worker.state, worker.card, worker.unavailable()
-    if state in (State.BROKEN, State.STOPPED):
-        raise EngineLost(busy.message)
-    if card is None or state is not State.READY:
-        raise busy
-    return card
-
-
 class Exchange:
-    """Between one worker and any number of request threads."""
+    """Tells admitted requests their answers."""
 
-    def __init__(
-        self, worker: EngineWorker, settings: ServeSettings, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._worker = worker
+    def __init__(self, settings: ServeSettings, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
         self._policy = settings.policy
         self._clock = clock
-
-    def admit(self, dialect: Dialect, body: bytes, visit: Visit) -> Admitted:
-        """Read, check, render and queue a request.
-
-        Raises: BadRequest, ModelNotFound, EngineUnavailable, Overloaded.
-        """
-        ask = dialect.parse(body)
-        visit.stream = ask.stream
-        card = ready_card(self._worker)
-        if ask.model not in (None, card.served_id, *self._settings.aliases) and not self._policy.any_model:
-            raise ModelNotFound(
-                f"the model {json.dumps(str(ask.model)[:200])} is not served here",
-                param="model",
-                hint=f"send `{card.served_id}`, or leave `model` out",
-            )
-        if ask.ignored and self._settings.strict_fields:
-            strange = ask.ignored[0][:200]
-            raise UnsupportedField(
-                f"there is no field {json.dumps(strange)}", param=strange, hint="this server runs with --strict-fields"
-            )
-        if ask.ignored:
-            names = ", ".join(header_names(ask.ignored)) or "none that can be printed"
-            log.warning("fields that nobody knows: %s id=%s", names, visit.request_id)
-        if self._policy.bare_chatml:
-            card = replace(card, chat_template=BARE_CHATML)
-        prompt = render_chat(card, ask.turns)
-        if self._settings.log_prompts:
-            log.info("prompt %s id=%s", json.dumps(prompt.text), visit.request_id)
-        jobs = jobs_of(ask, card, prompt, self._settings)
-        ticket = self._worker.submit(jobs) if jobs[0].limits.max_tokens else nothing_said(jobs)
-        choice_of = {job.id: job.choice for job in jobs}
-        voice = dialect.voice(ask, card.served_id if ask.model is None else ask.model)
-        return Admitted(ask, voice, ticket, choice_of, visit)
 
     # The one loop.
 

@@ -53,7 +53,13 @@ def _fitting(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
             param="reasoning_budget",
             hint="leave it out, or send 0",
         )
-    max_tokens = fits(window.context_tokens, window.prompt_tokens, ask.max_tokens, settings.max_tokens)
+    max_tokens = fits(
+        window.context_tokens,
+        window.prompt_tokens,
+        ask.max_tokens,
+        settings.max_tokens or ask.usual_max_tokens,
+        place="prompt" if ask.prompts else "messages",
+    )
     ending = ask.ending
     return Limits(
         max_tokens,

@@ -13,7 +13,8 @@ import falcon
 from lattice_cli.engine.worker import EngineWorker, State
 from lattice_cli.errors import EngineUnavailable, ModelNotFound
 from lattice_cli.serve import sse
-from lattice_cli.serve.exchange import Admitted, Exchange, ready_card
+from lattice_cli.serve.admission import Admission, Admitted, ready_card
+from lattice_cli.serve.exchange import Exchange
 from lattice_cli.serve.wire import Dialect, Page, Wire
 from lattice_cli.serve.wire.fields import header_names
 from lattice_cli.serve.wire.openai import as_page, model_entry
@@ -32,7 +33,10 @@ def say(resp: Response, page: Page) -> None:
 class Generation:
     """POST: one dialect's way to ask for replies."""
 
-    def __init__(self, exchange: Exchange, wire: Wire, dialect: Dialect, max_body_bytes: int) -> None:
+    def __init__(
+        self, admission: Admission, exchange: Exchange, wire: Wire, dialect: Dialect, max_body_bytes: int
+    ) -> None:
+        self._admission = admission
         self._exchange = exchange
         self._wire = wire
         self._dialect = dialect
@@ -40,7 +44,7 @@ class Generation:
 
     def on_post(self, req: Request, resp: Response) -> None:
         body = read_body(req, self._wire, self._max_body_bytes)
-        admitted = self._exchange.admit(self._dialect, body, req.context.visit)
+        admitted = self._admission.admit(self._dialect, body, req.context.visit)
         if names := header_names(admitted.ask.ignored):
             resp.set_header("X-Ignored-Fields", ", ".join(names))
         if admitted.ask.stream:

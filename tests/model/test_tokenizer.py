@@ -14,6 +14,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
 
 from lattice_cli.errors import BrokenWeights
 from lattice_cli.model.tokenizer import FastTokenizer, Spelling
@@ -266,3 +267,13 @@ def test_the_real_vocabulary_gives_texts_back(smollm2_tokenizer: FastTokenizer, 
 @settings(max_examples=200, deadline=None)
 def test_random_ids_of_the_real_vocabulary(smollm2_tokenizer: FastTokenizer, ids: list[int]) -> None:
     assert joined(smollm2_tokenizer, ids) == smollm2_tokenizer.decode(ids)
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize(("single", "opening"), [("$A", ()), ("<|im_start|> $A", (257,)), ("$A <|im_end|>", ())])
+def test_what_a_tokenizer_puts_before_a_text_is_known(single: str, opening: tuple[int, ...]) -> None:
+    """A raw prompt begins as the model saw texts begin; what would end one is left out."""
+    tokenizer = tiny_tokenizer()
+    special = [(name, tokenizer.token_to_id(name)) for name in ("<|im_start|>", "<|im_end|>")]
+    tokenizer.post_processor = TemplateProcessing(single=single, special_tokens=special)
+    assert FastTokenizer(tokenizer).opening_ids() == opening

@@ -276,12 +276,21 @@ def test_what_this_is(client: httpx2.Client) -> None:
     assert answer == {
         "name": "lattice",
         "object": "engine",
-        "endpoints": ["/v1/chat/completions", "/v1/models", "/v1/models/{id}", "/health"],
+        "endpoints": [
+            "/v1/chat/completions",
+            "/v1/completions",
+            "/tokenize",
+            "/detokenize",
+            "/v1/models",
+            "/v1/models/{id}",
+            "/health",
+        ],
     }
     assert client.get("/health").json() == {"status": "ok"}
 
 
-ROUTES = "POST /v1/chat/completions, GET /v1/models, GET /v1/models/{id}, GET /health, GET /"
+ROUTES = "POST /v1/chat/completions, POST /v1/completions, POST /tokenize, POST /detokenize, "
+ROUTES += "GET /v1/models, GET /v1/models/{id}, GET /health, GET /"
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_a_refused_field_says_how_to_go_on() -> None:
     with pytest.raises(BadRequest) as refused:
         parse(response_format={"type": "json_schema"})
     assert refused.value.sentence() == (
-        '`response_format` is not supported yet (hint: leave it out, or send null or {"type": "text"})'
+        '`response_format` is not supported (hint: leave it out, or send null or {"type": "text"})'
     )
 
 

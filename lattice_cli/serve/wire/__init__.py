@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lattice_cli.conversation import Turn
 from lattice_cli.errors import LatticeError
-from lattice_cli.events import CallPart, Finished, Piece
+from lattice_cli.events import CallPart, Finished, Piece, TokenScore
 from lattice_cli.job import SamplingChoice
 from lattice_cli.serve.wire.ending import NO_ENDING, Ending
 
@@ -22,16 +22,28 @@ if TYPE_CHECKING:
     from lattice_cli.engine.completion import Completion
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """What a body means, before a template has seen it.
-
-    `model` None is the served one; `max_tokens` None is what fits; `reasoning_budget` None is the server's;
-    `choices` replies are made of one prompt; `logprobs` is how many likeliest tokens are told beside each, None
-    for no log-probabilities; `ignored` are the names of fields that nobody knows, whatever is in them.
+class Echo(NamedTuple):
+    """A prompt that is sent back: its text, and where they were asked for, its tokens. The first of them has no
+    log-probability and is given by its bytes.
     """
 
-    turns: tuple[Turn, ...]
+    text: str
+    scores: tuple[TokenScore | bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a body means, before a template has seen it: `turns` of a chat, or else `prompts`, which are texts or ids.
+
+    `model` None is the served one; `max_tokens` None is what fits, or `usual_max_tokens` where the server names no
+    limit either; `reasoning_budget` None is the server's; `choices` replies are made of one prompt; `logprobs` is how
+    many likeliest tokens are told beside each, None for no log-probabilities; with `opening` a text begins with what
+    the tokenizer puts before it; with `echo` prompts are sent back; `ignored` are the names of fields that nobody
+    knows, whatever is in them.
+    """
+
+    turns: tuple[Turn, ...] = ()
+    prompts: tuple[str | tuple[int, ...], ...] = ()
     model: str | None = None
     sampling: SamplingChoice = SamplingChoice()
     max_tokens: int | None = None
@@ -41,6 +53,9 @@ class Ask:
     logprobs: int | None = None
     stream: bool = False
     include_usage: bool = False
+    usual_max_tokens: int | None = None
+    opening: bool = True
+    echo: bool = False
     ignored: tuple[str, ...] = ()
 
 
@@ -93,8 +108,8 @@ class Dialect(Protocol):
     def parse(self, body: bytes) -> Ask:
         """Read and check a body. Raises: BadRequest with the place of the fault."""
 
-    def voice(self, ask: Ask, model: str) -> Voice:
-        """A new answer, with an id of its own, from the model of that name."""
+    def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> Voice:
+        """A new answer, with an id of its own, from the model of that name; `echoes` are of the prompts in order."""
 
 
 class Wire(Protocol):

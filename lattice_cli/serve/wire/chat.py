@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from msgspec import Meta
 
 from lattice_cli.errors import InvalidField
-from lattice_cli.serve.wire import Ask
+from lattice_cli.serve.wire import Ask, Echo
 from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.chat_voice import ChatVoice
 from lattice_cli.serve.wire.ending import ending_of
@@ -48,13 +48,13 @@ class ChatDialect:
 
     def parse(self, body: bytes) -> Ask:
         said = read_object(body)
-        refuse_unsupported(said)
+        refuse_unsupported(said, KNOWN)
         refuse_many_parts(said)
         fields = read_fields(said, ChatFields)
         include_usage = usage_wanted(fields)
         return Ask(
             turns=turns_of(fields.messages),
-            model=model_of(fields),
+            model=model_of(fields.model),
             sampling=sampling_of(fields),
             max_tokens=max_tokens_of(fields),
             reasoning_budget=agreed(fields, "reasoning_budget", "thinking_token_budget"),
@@ -66,7 +66,7 @@ class ChatDialect:
             ignored=_ignored(said),
         )
 
-    def voice(self, ask: Ask, model: str) -> ChatVoice:
+    def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> ChatVoice:
         return ChatVoice(
             f"chatcmpl-{uuid.uuid4().hex}",
             int(time.time()),

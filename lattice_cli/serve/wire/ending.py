@@ -35,7 +35,7 @@ def ending_of(fields: SharedFields) -> Ending:
     ids = fields.stop_token_ids or []
     if len(ids) > MAX_STOP_IDS:
         raise InvalidField(f"`stop_token_ids` holds more than {MAX_STOP_IDS} ids", param="stop_token_ids")
-    most = max_tokens_of(fields)
+    most = max_tokens_of(fields, least=0)
     if most is not None and (fields.min_tokens or 0) > most:
         raise InvalidField(f"`min_tokens` must be at most `max_tokens` ({most})", param="min_tokens")
     return Ending(

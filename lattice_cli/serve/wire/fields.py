@@ -124,18 +124,32 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "thinking": (),
 }
 
+# Read already, and not yet known to the engine.
+LATER = frozenset({
+    "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs", "min_tokens", "stop_token_ids",
+    "top_logprobs",
+})  # fmt: skip
+INSTEAD = {"functions": "tools", "function_call": "tool_choice"}
+
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MOST_NAMES = 20
 
 
-def refuse_unsupported(body: Mapping[str, Any]) -> None:
-    """Raises: UnsupportedField naming the first field that asks for what we cannot do."""
+def refuse_unsupported(body: Mapping[str, Any], known: frozenset[str]) -> None:
+    """Raises: UnsupportedField naming the first field that asks for what we cannot do.
+
+    `known` are the names that this route honours, whatever the table says of others.
+    """
     for name, value in body.items():
-        if name in NEUTRAL and value is not None and not any(_same(value, neutral) for neutral in NEUTRAL[name]):
-            raise UnsupportedField(f"`{name}` is not supported yet", param=name, hint=_way_out(name))
+        if name not in NEUTRAL or value is None or (name in known and name not in LATER):
+            continue
+        if not any(_same(value, neutral) for neutral in NEUTRAL[name]):
+            raise UnsupportedField(f"`{name}` is not supported", param=name, hint=_way_out(name))
 
 
 def _way_out(name: str) -> str:
+    if name in INSTEAD:
+        return f"send `{INSTEAD[name]}`"
     return f"leave it out, or send {' or '.join(json.dumps(value) for value in (None, *NEUTRAL[name]))}"
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from lattice_cli.conversation import Role, TextPart, Turn
 from lattice_cli.errors import BadRequest, BodyTooLarge, LatticeError
 from lattice_cli.events import FinishReason
-from lattice_cli.serve.wire import Ask, Dialect, Page
+from lattice_cli.serve.wire import Ask, Dialect, Echo, Page
 from lattice_cli.serve.wire.lattice_answers import JSON, LatticePages, LatticeVoice, compact, told
 from lattice_cli.serve.wire.lattice_fields import request, sampling_of
 from lattice_cli.serve.wire.lattice_parts import Part, content, text_of
@@ -65,7 +65,7 @@ class ChatDialect:
             stream=bool(said["stream"]),
         )
 
-    def voice(self, ask: Ask, model: str) -> LatticeVoice:
+    def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> LatticeVoice:
         return LatticeVoice(model, _finish)
 
 

@@ -15,6 +15,7 @@ from lattice_cli.policy import MEBIBYTE
 from lattice_cli.serve.failures import CODES, envelope_bytes
 from lattice_cli.serve.wire import Dialect, Page
 from lattice_cli.serve.wire.chat import ChatDialect
+from lattice_cli.serve.wire.completions import CompletionsDialect
 
 JSON = "application/json"
 
@@ -23,7 +24,7 @@ class OpenAi:
     """See `Wire`."""
 
     def dialects(self) -> Mapping[str, Dialect]:
-        return {"/v1/chat/completions": ChatDialect()}
+        return {"/v1/chat/completions": ChatDialect(), "/v1/completions": CompletionsDialect()}
 
     def check_head(self, media_type: str | None, encoding: str | None, length: int | None) -> None:
         """Only plain JSON with a length.

@@ -89,9 +89,9 @@ def _biases(said: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
     return tuple(sorted((int(name), value) for name, value in said.items()))
 
 
-def model_of(fields: SharedFields) -> str | None:
+def model_of(name: str | None) -> str | None:
     """The model asked for; None is the served one."""
-    return None if fields.model in SERVED_NAMES else fields.model
+    return None if name in SERVED_NAMES else name
 
 
 def choices_of(fields: SharedFields) -> int:
@@ -106,7 +106,7 @@ def usage_wanted(fields: SharedFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
-def max_tokens_of(fields: SharedFields) -> int | None:
+def max_tokens_of(fields: SharedFields, least: int = 1) -> int | None:
     """The most tokens a reply may have; None for as many as fit."""
     for name in ("n_predict", "num_predict"):  # -1 is "no limit" where these names come from
         if getattr(fields, name) == -1:
@@ -114,8 +114,8 @@ def max_tokens_of(fields: SharedFields) -> int | None:
     names = ("max_completion_tokens", "max_tokens", "max_new_tokens", "n_predict", "num_predict")
     for name in names:
         value = getattr(fields, name)
-        if value is not None and value < 1:
-            raise InvalidField(f"`{name}` must be at least 1", param=name, code="invalid_max_tokens")
+        if value is not None and value < least:
+            raise InvalidField(f"`{name}` must be at least {least}", param=name, code="invalid_max_tokens")
     most: int | None = agreed(fields, *names)
     return most
 
