@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
+from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
 
 
@@ -25,10 +27,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """One token of a row, end tokens included."""
+    """One token of a row, end tokens included; its score where the row asked for one."""
 
     job_id: str
     token_id: int
+    score: Score | None = None
 
 
 class Backend(Protocol):
@@ -67,24 +70,24 @@ class MlxBackend:
     def __init__(
         self, network: Any, max_rows: int, prefill_chunk: int, before_step: Callable[[], None] = lambda: None
     ) -> None:
-        from lattice_cli.engine.batch import DecodeBatch, PromptBatch
-
         self._before_step = before_step
         self._network = network
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
-        self._prompts, self._decoding = PromptBatch(network), DecodeBatch(network)
+        self.reset()
         self._unwire = _wire_memory()
 
     def insert(self, row: Row) -> None:
         from lattice_cli.engine.batch import Lane
         from lattice_cli.engine.sampling import row_processors, row_sampler
-        from lattice_cli.model.network import make_caches
 
         sampler = row_sampler(row.job, position=len(row.emitted))
-        processors = row_processors(row.job, row.budget())
-        lane = Lane(row.job.id, row.ids, sampler, processors, make_caches(self._network))
-        self._prompts.lanes.append(lane)
+        processors = row_processors(row.job, row.budget(), row.end_ids)
+        lane = Lane(row.job.id, row.ids, sampler, processors, [], row.begin_guide(), row.job.logprobs)
+        if row.choices is None:
+            self._prompts.add(lane)
+        else:
+            self._prompts.share(lane, row.choices, row.job.prompt.ids)
 
     def advance(self) -> list[Progress | Emitted]:
         self._before_step()
@@ -92,22 +95,26 @@ class MlxBackend:
         outcomes: list[Progress | Emitted] = []
         if len(self._decoding):
             made, read = self._decoding.step()
-            outcomes += [Emitted(lane.job_id, token) for lane, token in made]
+            outcomes += [Emitted(lane.job_id, token, score) for lane, token, score in made]
             outcomes += [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
-        for lane in self._prompts.read(self._prefill_chunk):
-            outcomes.append(Progress(lane.job_id, lane.done, len(lane.ids)))
+        for lane, done in self._prompts.read(self._prefill_chunk):
+            outcomes.append(Progress(lane.job_id, done, len(lane.ids)))
         return outcomes
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        gone = set(job_ids)
-        self._prompts.lanes = [lane for lane in self._prompts.lanes if lane.job_id not in gone]
-        self._decoding.remove(gone)
+        self._prompts.remove(set(job_ids))
+        self._decoding.remove(set(job_ids))
 
     def reset(self) -> None:
-        self._prompts, self._decoding = type(self._prompts)(self._network), type(self._decoding)(self._network)
+        from lattice_cli.engine.batch import DecodeBatch
+        from lattice_cli.engine.prefill import PromptBatch
+        from lattice_cli.model.network import make_caches
+
+        self._prompts = PromptBatch(self._network, partial(make_caches, self._network))
+        self._decoding = DecodeBatch(self._network)
 
     def ready_in_s(self) -> float | None:
-        return 0.0 if self._prompts.lanes or len(self._decoding) else None
+        return 0.0 if len(self._prompts) or len(self._decoding) else None
 
     def close(self) -> None:
         self._unwire()

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from lattice_cli.engine.backend import Backend, Emitted, Progress
-from lattice_cli.engine.row import Row
+from lattice_cli.engine.row import Choices, Row
 from lattice_cli.engine.scheduler import Scheduler
-from lattice_cli.errors import EngineFault, EngineUnavailable
-from lattice_cli.events import Event
+from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError
+from lattice_cli.events import Event, Failed
 from lattice_cli.job import Job, Limits, Prompt, Sampling
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings
@@ -55,8 +55,8 @@ class Engine:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs and nothing waits."""
-        return len(self._scheduler) == 0
+        """Nothing runs, nothing waits and nothing is unsaid."""
+        return len(self._scheduler) == 0 and not self._outbox
 
     def ready_in_s(self) -> float | None:
         """Seconds until `step` has work; None when only a new message can bring some."""
@@ -64,17 +64,29 @@ class Engine:
             return 0.0
         return self._backend.ready_in_s()
 
-    def add(self, job: Job) -> None:
-        """Queue a job. Its first event comes from a later `step`."""
-        self._scheduler.add(Row(job, self._card))
+    def add(self, *jobs: Job) -> None:
+        """Queue jobs. Their first events come from a later `step`. Those of one Prompt object have it read once."""
+        prompts = Counter(id(job.prompt) for job in jobs)
+        shared = {key: Choices() for key, count in prompts.items() if count > 1}
+        for job in jobs:
+            choices = shared.get(id(job.prompt))
+            try:
+                row = Row(job, self._card, choices)
+            except LatticeError as error:
+                self._outbox.append(Failed(job.id, error))
+                continue
+            if choices is not None:
+                choices.waiting.add(job.id)
+            self._scheduler.add(row)
 
     def cancel(self, job_id: str) -> list[Event]:
         """End a job wherever it is, at once; the others are not disturbed. Empty for an unknown id."""
         row = self._scheduler.remove(job_id)
         if row is None:
             return []
+        events = row.finish("cancelled", self._clock())
         self._forget(row)
-        return row.finish("cancelled", self._clock())
+        return events
 
     def step(self) -> list[Event]:
         """One heartbeat: admit, or else advance and turn tokens into events.
@@ -182,7 +194,7 @@ class Engine:
         if isinstance(outcome, Progress):
             self._outbox.extend(row.prefilled(outcome.done, outcome.total, self._clock()))
         else:
-            self._outbox.extend(row.accept(outcome.token_id, self._clock()))
+            self._outbox.extend(row.accept(outcome.token_id, self._clock(), outcome.score))
         self._handled = None
         if row.ended:
             self._scheduler.remove(row.job.id)

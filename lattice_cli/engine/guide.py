@@ -98,10 +98,8 @@ def _compile(vocabulary: Vocabulary, constraint: Constraint, param: str | None) 
     except ValueError as error:  # UnicodeEncodeError is one: half a surrogate pair
         raise _refused(constraint, str(error), param) from error
     if not matcher.is_error():
-        matcher.deep_copy().compute_bitmask()  # the first mask of a large grammar is the dear one
-        probe = matcher.deep_copy()
-        probe.compute_bitmask()
-        if probe.is_error():
+        matcher.compute_bitmask()  # the first mask is the dear one, and copies have it too
+        if matcher.is_error():
             raise _refused(constraint, "nothing can fulfil it", param)
         return matcher
     raise _refused(constraint, matcher.get_error(), param)

@@ -33,13 +33,21 @@ class RowGuide:
     `error` says why the row cannot go on: a token that the grammar does not have, or no token that it would take.
     It stays; the row must fail, for its text is not what was promised. `complete`: nothing but the end can follow.
     `opening` is the marker that a thought begins with, where one may come first; None where the thought is open
-    already. `said` are the tokens of the reply so far, of a row that starts over after a fault.
+    already. Before `min_tokens` no end (of the model, or of the job's `end_ids`) may come while anything else may.
+    `said` are the tokens of the reply so far, of a row that starts over after a fault.
     """
 
     def __init__(
-        self, compiled: CompiledGuide, opening: str | None = None, *, min_tokens: int = 0, said: Iterable[int] = ()
+        self,
+        compiled: CompiledGuide,
+        opening: str | None = None,
+        *,
+        min_tokens: int = 0,
+        end_ids: Iterable[int] = (),
+        said: Iterable[int] = (),
     ) -> None:
         self._vocabulary = compiled.vocabulary
+        self._ends = self._vocabulary.ends | np.isin(np.arange(self._vocabulary.size), list(end_ids))
         self._matcher = compiled.start()
         self._closing = compiled.constraint.opens_after.encode()
         self._opening = opening.encode() if opening else b""
@@ -85,7 +93,7 @@ class RowGuide:
         elif self._breaks:
             mask |= self._vocabulary.breaks
         elif self._tokens < self._min_tokens:
-            later = mask & ~self._vocabulary.ends
+            later = mask & ~self._ends
             mask = later if later.any() else mask
         if self.error is None and not mask.any():
             self.error = "its grammar has no way on"

@@ -7,34 +7,55 @@ Thread: worker
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lattice_cli.engine.guide import compile_guide
 from lattice_cli.engine.reasoning import Marker, ReasoningBudget
-from lattice_cli.engine.text import ChannelSplitter, Detokenizer, StopScanner
-from lattice_cli.errors import LatticeError
-from lattice_cli.events import Event, Failed, Finished, FinishReason, Piece, Prefilled, Started, Timing, Usage
+from lattice_cli.engine.reply import Reply, Score
+from lattice_cli.engine.text import StopScanner
+from lattice_cli.errors import EngineFault, LatticeError
+from lattice_cli.events import Event, Failed, Finished, FinishReason, Prefilled, Started, Timing, Usage
 from lattice_cli.job import Channel, Job
 from lattice_cli.model.card import ModelCard
 from lattice_cli.prompt.markers import markers_of
+
+if TYPE_CHECKING:
+    from lattice_cli.engine.guided import RowGuide
+
+
+@dataclass(eq=False, slots=True)
+class Choices:
+    """Rows of one prompt, which is read once for all of them. `waiting` are the ids of those that have not got it
+    yet, so the copy of its cache is kept while there is one.
+    """
+
+    waiting: set[str] = field(default_factory=set)
 
 
 class Row:
     """One job in the engine: what was emitted, what text is certain, and how it ended.
 
     `emitted` are the token ids delivered so far, so `prompt.ids + emitted` rebuilds the row's cache.
-    `fault` is set by whoever finds that this row, and no other, cannot go on.
+    `fault` is set by whoever finds that this row, and no other, cannot go on. `guide` is the grammar's state in the
+    backend, which advances it before it gives a token out.
+
+    Raises: InvalidField, for a constraint that cannot be enforced.
     """
 
-    def __init__(self, job: Job, card: ModelCard) -> None:
+    def __init__(self, job: Job, card: ModelCard, choices: Choices | None = None) -> None:
         self.job = job
+        self.choices = choices
+        self.guide: RowGuide | None = None
         self.emitted: list[int] = []
         self.fault: LatticeError | None = None
         self.ended = False
         self._tokenizer = card.tokenizer
         self._think = markers_of(card).think
-        self._end_ids = card.end_ids
-        self._detokenizer = Detokenizer(card.tokenizer.token_bytes)
-        self._splitter = ChannelSplitter(self._think if job.reasoning_apart else None, job.prompt.opens_in)
-        self._stops = StopScanner(job.limits.stop)
-        self._channel = job.prompt.opens_in if job.reasoning_apart else Channel.ANSWER
+        self._compiled = None if job.constraint is None else compile_guide(card, job.constraint)
+        free = job.limits.ignore_end and job.constraint is None  # a grammar says itself when it is fulfilled
+        self.end_ids = job.limits.stop_ids | (frozenset() if free else card.end_ids)
+        self._reply = Reply(job, card.tokenizer, self._think)
         self._closing = StopScanner((self._think[1],) if self._think else ())
         self._closed_at: int | None = None  # tokens out when the closing marker was whole
         self._reasoning_tokens = 0
@@ -59,12 +80,29 @@ class Row:
     def budget(self) -> ReasoningBudget | None:
         """A fresh thinking budget for an insertion into a backend; None where there is nothing to force."""
         tokens = self.job.limits.reasoning_tokens
-        if tokens is None or self._think is None:
+        held = self.job.constraint is not None and not self.job.constraint.opens_after
+        if tokens is None or self._think is None or held:
             return None
         opening, closing = self._think
         given = self.job.prompt.opens_in is Channel.REASONING or not self.job.reasoning_apart
         marker = Marker(closing.encode(), tuple(self._tokenizer.encode(closing)))
         return ReasoningBudget(tokens, marker, None if given else opening.encode(), self._tokenizer.token_bytes)
+
+    def begin_guide(self) -> RowGuide | None:
+        """A fresh grammar for an insertion into a backend, where the reply is now; None for a free row."""
+        if self._compiled is not None:
+            from lattice_cli.engine.guided import RowGuide
+
+            answers_first = self._think is not None and self.job.prompt.opens_in is Channel.ANSWER
+            opening = self._think[0] if self._think and answers_first else None
+            self.guide = RowGuide(
+                self._compiled,
+                opening,
+                min_tokens=self.job.limits.min_tokens,
+                end_ids=self.end_ids,
+                said=self.emitted,
+            )
+        return self.guide
 
     def start(self, now_s: float) -> list[Event]:
         """The row got a slot. Said once, also when a fault makes it start over."""
@@ -79,38 +117,41 @@ class Row:
             self._prefilled_s = now_s
         return [] if self.emitted else [Prefilled(self.job.id, min(done, self.prompt_tokens), self.prompt_tokens)]
 
-    def accept(self, token_id: int, now_s: float) -> list[Event]:
-        """One token came. The events it makes certain, the terminal one included."""
+    def accept(self, token_id: int, now_s: float, score: Score | None = None) -> list[Event]:
+        """One token came. The events it makes certain, the terminal one included; none of a row that has a fault."""
         if self._first_token_s is None:
             self._first_token_s = now_s
-        if token_id in self._end_ids:
+        if self.guide is not None and self.guide.error is not None:
+            self.fault = EngineFault(f"the reply cannot go on: {self.guide.error}")
+            return []
+        if token_id in self.end_ids:
             return self.finish("stop", now_s)
         self.emitted.append(token_id)
-        text = self._detokenizer.push(token_id)
-        segments = self._splitter.push(text)
-        if segments:
-            self._channel = segments[-1][0]
-        self._reasoning_tokens += self._channel is Channel.REASONING
-        events = self._pieces(segments)
-        if self._stops.matched is not None:
+        events = self._reply.push(token_id, score)
+        self._reasoning_tokens += self._reply.channel is Channel.REASONING
+        if self._reply.stopped_by is not None or (self.guide is not None and self.guide.complete):
             return [*events, *self.finish("stop", now_s)]
-        if self._used_up(text):
+        if self._used_up(self._reply.text):
             return [*events, *self.finish("length", now_s)]
         return events
 
     def finish(self, reason: FinishReason, now_s: float) -> list[Event]:
         """End the reply: release what was held back, then the one terminal event."""
+        self._leave()
+        stopped_by = self._reply.stopped_by
+        events = self._reply.flush() if stopped_by is None and reason != "cancelled" else []
+        if reason == "stop" and stopped_by is None and self._reply.called:
+            reason = "tool_calls"
+        return [*events, Finished(self.job.id, reason, self._usage(), self._timing(now_s), stopped_by)]
+
+    def _leave(self) -> None:
         self.ended = True
-        events: list[Event] = []
-        if self._stops.matched is None and reason != "cancelled":
-            events = self._pieces([*self._splitter.push(self._detokenizer.flush()), *self._splitter.flush()])
-            if rest := self._stops.flush():
-                events.append(Piece(self.job.id, Channel.ANSWER, rest))
-        return [*events, Finished(self.job.id, reason, self._usage(), self._timing(now_s), self._stops.matched)]
+        if self.choices is not None:
+            self.choices.waiting.discard(self.job.id)
 
     def fail(self, error: LatticeError) -> list[Event]:
         """End the reply with a fault; what was sent stays valid."""
-        self.ended = True
+        self._leave()
         return [Failed(self.job.id, error)]
 
     def _used_up(self, text: str) -> bool:
@@ -122,14 +163,6 @@ class Row:
         answered = 0 if self._closed_at is None else emitted - self._closed_at
         window_used = self._closed_at is not None and answered >= (limits.answer_tokens or 0)
         return emitted >= limits.max_tokens or window_used
-
-    def _pieces(self, segments: list[tuple[Channel, str]]) -> list[Event]:
-        pieces: list[Event] = []
-        for channel, text in segments:
-            certain = self._stops.push(text) if channel is Channel.ANSWER else text
-            if certain:
-                pieces.append(Piece(self.job.id, channel, certain))
-        return pieces
 
     def _usage(self) -> Usage:
         return Usage(

@@ -1,8 +1,10 @@
-"""How a token is drawn: penalties, temperature, top-k, min-p, top-p, and a keyed draw.
+"""How a token is drawn: penalties, bias, what may not come, temperature, top-k, min-p, top-p, and a keyed draw.
 
-The order is lattice_serve's: repetition (and presence, frequency) penalty on the raw logits, then
-temperature, top-k, softmax, min-p, top-p, draw. Temperature 0 is argmax after the penalties; ties go to
-the lowest id. Nothing here syncs with the host.
+The order is lattice_serve's: repetition penalty (over prompt and reply) on the raw logits, presence and frequency
+penalty (over the reply), `logit_bias`; then what may come at all: no end before `min_tokens`, only the forced token
+of a thinking budget, only what a grammar allows; then temperature, top-k, softmax, min-p, top-p, draw. Temperature 0
+is argmax after all that; ties go to the lowest id. Scores of tokens are taken from the raw logits, before any of it
+(logprobs.py). Nothing here syncs with the host, but for a budget that is used up.
 
 Thread: worker
 """
@@ -97,17 +99,52 @@ def _nucleus(logits: mx.array, top_p: float) -> mx.array:
     return mx.where(dropped, -mx.inf, logits)
 
 
-def row_processors(job: Job, budget: ReasoningBudget | None = None) -> list[Processor]:
-    """What changes a row's logits before the draw; empty for a row without penalties and budget."""
-    sampling = job.sampling
+def row_processors(
+    job: Job, budget: ReasoningBudget | None = None, end_ids: frozenset[int] = frozenset()
+) -> list[Processor]:
+    """What changes a row's logits before the draw; empty for a row that only samples.
+
+    A grammar is no processor: it needs the newest token on the host (batch.py), and keeps `min_tokens` itself.
+    """
+    sampling, limits = job.sampling, job.limits
+    prompt_tokens = len(job.prompt.ids)
     processors: list[Processor] = []
     if sampling.repetition_penalty != 1.0:
         processors.append(_repetition(sampling.repetition_penalty))
     if sampling.presence_penalty or sampling.frequency_penalty:
-        processors.append(_reply_penalty(sampling, prompt_tokens=len(job.prompt.ids)))
+        processors.append(_reply_penalty(sampling, prompt_tokens))
+    if sampling.logit_bias:
+        processors.append(_bias(sampling.logit_bias))
+    if limits.min_tokens and end_ids and job.constraint is None:
+        processors.append(_no_end(end_ids, limits.min_tokens, prompt_tokens))
     if budget is not None:
-        processors.append(_budget(budget, prompt_tokens=len(job.prompt.ids)))
+        processors.append(_budget(budget, prompt_tokens))
     return processors
+
+
+def _bias(bias: tuple[tuple[int, float], ...]) -> Processor:
+    """Adds to the logits of some ids. Ids beyond the logits are left out: mlx would write past their end."""
+
+    def process(context: mx.array, logits: mx.array) -> mx.array:
+        known = [(token_id, value) for token_id, value in bias if 0 <= token_id < logits.shape[-1]]
+        if not known:
+            return logits
+        ids, values = zip(*known, strict=True)
+        return logits.at[:, mx.array(ids)].add(mx.array(values, dtype=logits.dtype))
+
+    return process
+
+
+def _no_end(end_ids: frozenset[int], min_tokens: int, prompt_tokens: int) -> Processor:
+    """Before `min_tokens` of the reply, none of these ids."""
+
+    def process(context: mx.array, logits: mx.array) -> mx.array:
+        ends = [token_id for token_id in sorted(end_ids) if 0 <= token_id < logits.shape[-1]]
+        if ends and context.size - prompt_tokens < min_tokens:
+            logits[:, mx.array(ends)] = -mx.inf
+        return logits
+
+    return process
 
 
 def _budget(budget: ReasoningBudget, prompt_tokens: int) -> Processor:

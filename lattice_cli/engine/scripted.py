@@ -164,6 +164,8 @@ class ScriptedBackend:
         ids = tuple(range(first_id, first_id + len(reply.tokens)))
         if reply.tell:
             ids = (self._told_id(row.job), *ids)
+        else:
+            row.begin_guide()  # a told reply is no text of the model's, and no grammar holds it
         due_s = self._clock() + reply.prefill_ms / 1000
         self._playing[row.job.id] = _Playing(row, reply, ids, len(row.emitted), due_s, row.budget())
 
@@ -222,13 +224,19 @@ class ScriptedBackend:
         forced = playing.budget.forced(playing.row.emitted) if playing.budget else None
         if forced is None and position >= len(playing.ids) and reply.then != "repeat":
             playing.due_s = None
-            return [Emitted(playing.row.job.id, self._tokenizer.end_id)] if reply.then == "eos" else []
+            return [_said(playing.row, self._tokenizer.end_id)] if reply.then == "eos" else []
         playing.position += 1
         assert playing.due_s is not None
         playing.due_s += reply.token_ms / 1000
-        if forced is not None:
-            return [Emitted(playing.row.job.id, forced)]
-        return [Emitted(playing.row.job.id, playing.ids[position % len(playing.ids)])]
+        return [_said(playing.row, playing.ids[position % len(playing.ids)] if forced is None else forced)]
+
+
+def _said(row: Row, token_id: int) -> Emitted:
+    """A token as a network's would come: known to the row's grammar, and with a score; a script is sure of itself."""
+    if row.guide is not None:
+        row.guide.advance(token_id)
+    top = row.job.logprobs
+    return Emitted(row.job.id, token_id, None if top is None else (0.0, ((token_id, 0.0),) if top else ()))
 
 
 def open_script(source: ModelSource, context_tokens: int | None) -> tuple[ModelCard, ScriptedBackend]:

@@ -31,6 +31,11 @@ class Detokenizer:
         """The text that `token_id` makes certain; may be empty."""
         return self._decoder.decode(self._token_bytes(token_id))
 
+    @property
+    def unfinished(self) -> bool:
+        """Some bytes wait for the rest of their letter."""
+        return bool(self._decoder.getstate()[0])
+
     def flush(self) -> str:
         """What an unfinished tail becomes at the end of a reply."""
         return self._decoder.decode(b"", final=True)
@@ -58,7 +63,7 @@ class ChannelSplitter:
     The block counts only at the start of a reply, so an answer that mentions a marker stays an answer.
     White space before the opening marker and line breaks beside either marker belong to the markers:
     models write `<think>\\n...\\n</think>\\n\\nanswer`. `opens_in` is REASONING where the template itself
-    opened the block.
+    opened the block. `begins` tells where in the whole text each of the segments given last began.
     """
 
     def __init__(self, think: tuple[str, str] | None, opens_in: Channel = Channel.ANSWER) -> None:
@@ -67,6 +72,8 @@ class ChannelSplitter:
         self._phase = _Phase.REASONING if opened else _Phase.OPENING if think else _Phase.ANSWERING
         self._breaks_dropped = opened
         self._held = ""
+        self._at = 0  # where in the whole text the held one begins
+        self.begins: list[int] = []
 
     def push(self, text: str) -> list[Segment]:
         """The segments that `text` makes certain, in order; none is empty."""
@@ -79,41 +86,47 @@ class ChannelSplitter:
 
     def _drain(self, final: bool) -> list[Segment]:
         segments: list[Segment] = []
+        self.begins = []
         if self._phase is _Phase.OPENING:
             self._look_for_opening(final)
-        if self._phase is _Phase.REASONING and (thought := self._take_thought(final)):
-            segments.append((Channel.REASONING, thought))
-        if self._phase is _Phase.ANSWERING and (answer := self._take_answer()):
-            segments.append((Channel.ANSWER, answer))
+        if self._phase is _Phase.REASONING:
+            self._take_thought(final, segments)
+        if self._phase is _Phase.ANSWERING:
+            self._drop_breaks()
+            self._give(len(self._held), Channel.ANSWER, segments)
         return segments
+
+    def _cut(self, count: int) -> None:
+        self._held, self._at = self._held[count:], self._at + count
+
+    def _give(self, count: int, channel: Channel, segments: list[Segment]) -> None:
+        if count:
+            segments.append((channel, self._held[:count]))
+            self.begins.append(self._at)
+            self._cut(count)
 
     def _look_for_opening(self, final: bool) -> None:
         visible = self._held.lstrip()
         if visible.startswith(self._open):
-            self._held = visible[len(self._open) :]
+            self._cut(len(self._held) - len(visible) + len(self._open))
             self._phase, self._breaks_dropped = _Phase.REASONING, True
         elif final or not self._open.startswith(visible):
             self._phase, self._breaks_dropped = _Phase.ANSWERING, False
 
-    def _take_thought(self, final: bool) -> str:
+    def _take_thought(self, final: bool, segments: list[Segment]) -> None:
         self._drop_breaks()
         at = self._held.find(self._close)
         if at >= 0:
-            thought, self._held = self._held[:at].rstrip("\r\n"), self._held[at + len(self._close) :]
+            thought = self._held[:at].rstrip("\r\n")
+            self._give(len(thought), Channel.REASONING, segments)
+            self._cut(at - len(thought) + len(self._close))
             self._phase, self._breaks_dropped = _Phase.ANSWERING, True
-            return thought
-        keep = 0 if final else self._uncertain()
-        thought, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
-        return thought
-
-    def _take_answer(self) -> str:
-        self._drop_breaks()
-        answer, self._held = self._held, ""
-        return answer
+            return
+        self._give(len(self._held) - (0 if final else self._uncertain()), Channel.REASONING, segments)
 
     def _drop_breaks(self) -> None:
         if self._breaks_dropped:
-            self._held = self._held.lstrip("\r\n")
+            self._cut(len(self._held) - len(self._held.lstrip("\r\n")))
             self._breaks_dropped = not self._held
 
     def _uncertain(self) -> int:
@@ -128,15 +141,17 @@ class StopScanner:
     """Cuts a text before the first stop string, wherever tokens break.
 
     First is the match that ends first; of those, the one that begins first. At most the longest stop
-    string less one character is held back, and it is released when the match does not complete.
+    string less one character is held back, and it is released when the match does not complete. With `keep` the
+    stop string itself is certain, too.
     """
 
     stops: tuple[str, ...]
+    keep: bool = False
     matched: str | None = None
     _held: str = field(default="")
 
     def push(self, text: str) -> str:
-        """The text that is certain to come before any stop string. Nothing after a match."""
+        """The text that is certain. Nothing after a match."""
         if self.matched is not None:
             return ""
         if not self.stops:
@@ -147,9 +162,9 @@ class StopScanner:
             default=None,
         )
         if found is not None:
-            _, begin, self.matched = found
+            end, begin, self.matched = found
             self._held = ""
-            return searched[:begin]
+            return searched[: end if self.keep else begin]
         keep = held_suffix(searched, self.stops)
         self._held = searched[len(searched) - keep :]
         return searched[: len(searched) - keep]

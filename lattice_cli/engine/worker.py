@@ -242,9 +242,8 @@ class EngineWorker:
                 case Stop():
                     return True
                 case Submit(ticket):
-                    for job in ticket.jobs:
-                        self._tickets[job.id] = ticket
-                        opened.engine.add(job)
+                    self._tickets |= {job.id: ticket for job in ticket.jobs}
+                    opened.engine.add(*ticket.jobs)
                 case Cancel(job_ids):
                     for job_id in job_ids:
                         self._run_deliver(opened.engine.cancel(job_id))

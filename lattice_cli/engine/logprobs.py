@@ -1,0 +1,57 @@
+"""Log-probabilities of drawn tokens, for the rows that asked: log-softmax of the raw logits, in float32.
+
+They are made with the step that draws the token and read with the token, so they cost no wait of their own. Knows
+tensors; knows no text.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from lattice_cli.engine.reply import Score
+
+
+class Scores:
+    """Of some rows of one step. `arrays` are to be evaluated with it."""
+
+    def __init__(self, keys: Sequence[str], logits: mx.array, drawn: mx.array, tops: Sequence[int]) -> None:
+        """`keys` name the rows of `logits` (rows, vocabulary), which drew `drawn` (rows,); `tops` are how many of
+        the likeliest each wants.
+        """
+        self._keys = list(keys)
+        self._tops = list(tops)
+        self.arrays = list(measured(logits, drawn, max(tops)))
+
+    def read(self) -> dict[str, Score]:
+        """Each row's score. Waits for the step."""
+        read: list[Any] = [array.tolist() for array in self.arrays]
+        rows = zip(self._keys, self._tops, *read, strict=True)
+        return {key: (float(own), best(ids, values, top)) for key, top, own, ids, values in rows}
+
+
+def measured(logits: mx.array, drawn: mx.array, top: int) -> tuple[mx.array, mx.array, mx.array]:
+    """Log-probabilities of `drawn` (rows,), and ids and log-probabilities of the `top` likeliest (rows, top),
+    in no order; of `logits` (rows, vocabulary).
+    """
+    exact = logits.astype(mx.float32)
+    whole = mx.logsumexp(exact, axis=-1, keepdims=True)  # (rows, 1)
+    chosen = mx.take_along_axis(exact, drawn[:, None], axis=-1) - whole  # (rows, 1)
+    top = min(top, exact.shape[-1])
+    if top == 0:
+        ids = mx.zeros((exact.shape[0], 0), dtype=mx.uint32)
+    elif top == 1:
+        ids = mx.argmax(exact, axis=-1, keepdims=True)
+    else:
+        ids = mx.argpartition(-exact, kth=top - 1, axis=-1)[:, :top]
+    return chosen[:, 0], ids, mx.take_along_axis(exact, ids, axis=-1) - whole
+
+
+def best(ids: Sequence[int], values: Sequence[float], top: int) -> tuple[tuple[int, float], ...]:
+    """The `top` likeliest of one row, best first, ties to the lowest id."""
+    ranked = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
+    return tuple((int(token_id), float(value)) for token_id, value in ranked[:top])
