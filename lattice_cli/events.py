@@ -4,7 +4,8 @@ Grammar of one job's events:
 
     (Started Prefilled* (Piece | CallPart)*)? (Finished | Failed)
 
-A job cancelled while it waits has only its terminal event.
+A job cancelled while it waits has only its terminal event. Of a ScoreJob there is only (Scored | Finished | Failed);
+it is Finished only when it was cancelled.
 
 Thread: any
 """
@@ -123,4 +124,14 @@ class Failed:
     error: LatticeError
 
 
-Event = Started | Prefilled | Piece | CallPart | Finished | Failed
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """The one answer to a `ScoreJob`: its tokens in order. The first has nothing before it to be likely after, and is
+    given by its bytes.
+    """
+
+    job_id: str
+    scores: tuple[TokenScore | bytes, ...]
+
+
+Event = Started | Prefilled | Piece | CallPart | Finished | Failed | Scored

@@ -155,3 +155,12 @@ class Job:
     logprobs: int | None = None
     constraint: Constraint | None = None
     speech: ToolSpeech | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreJob:
+    """A prompt to read for the log-probabilities of its tokens, and of the `top` likeliest (0 to 20) in each place."""
+
+    id: str
+    ids: tuple[int, ...]
+    top: int = 0

@@ -7,7 +7,7 @@ Thread: worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -50,6 +50,11 @@ class Backend(Protocol):
 
     def reset(self) -> None:
         """Forget all rows and any state a fault may have spoilt."""
+
+    def score(self, ids: tuple[int, ...], top: int) -> Iterator[list[Score]]:
+        """Log-probabilities of the tokens of a prompt after its first, and of the `top` likeliest in each place: one
+        chunk for each call of `next`. No row is touched, also when it raises.
+        """
 
     def ready_in_s(self) -> float | None:
         """Seconds until `advance` has something to do: 0 is now, None is not before a row comes or goes."""
@@ -112,6 +117,12 @@ class MlxBackend:
 
         self._prompts = PromptBatch(self._network, partial(make_caches, self._network))
         self._decoding = DecodeBatch(self._network)
+
+    def score(self, ids: tuple[int, ...], top: int) -> Iterator[list[Score]]:
+        from lattice_cli.engine.logprobs import prompt_scores
+        from lattice_cli.model.network import make_caches
+
+        return prompt_scores(self._network, make_caches(self._network), ids, top, self._prefill_chunk)
 
     def ready_in_s(self) -> float | None:
         return 0.0 if len(self._prompts) or len(self._decoding) else None

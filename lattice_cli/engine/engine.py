@@ -17,9 +17,10 @@ from collections.abc import Callable
 from lattice_cli.engine.backend import Backend, Emitted, Progress
 from lattice_cli.engine.row import Choices, Row
 from lattice_cli.engine.scheduler import Scheduler
+from lattice_cli.engine.scoring import Scoring
 from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError
 from lattice_cli.events import Event, Failed
-from lattice_cli.job import Job, Limits, Prompt, Sampling
+from lattice_cli.job import Job, Limits, Prompt, Sampling, ScoreJob
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings
 
@@ -46,6 +47,7 @@ class Engine:
         self._backend = backend
         self._clock = clock
         self._scheduler = Scheduler(settings.max_rows)
+        self._scoring = Scoring(backend, card.tokenizer)
         self._outbox: list[Event] = []
         self._handled: Row | None = None  # whose token is being turned into text
         self._suspects: deque[Row] = deque()  # hold a slot, wait for a trial alone
@@ -56,11 +58,11 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Nothing runs, nothing waits and nothing is unsaid."""
-        return len(self._scheduler) == 0 and not self._outbox
+        return len(self._scheduler) == 0 and len(self._scoring) == 0 and not self._outbox
 
     def ready_in_s(self) -> float | None:
         """Seconds until `step` has work; None when only a new message can bring some."""
-        if self._outbox or self._suspects or self._scheduler.can_admit():
+        if self._outbox or self._suspects or self._scheduler.can_admit() or len(self._scoring):
             return 0.0
         return self._backend.ready_in_s()
 
@@ -79,11 +81,15 @@ class Engine:
                 choices.waiting.add(job.id)
             self._scheduler.add(row)
 
+    def score(self, job: ScoreJob) -> None:
+        """Queue a prompt to be scored, a chunk a step."""
+        self._scoring.add(job)
+
     def cancel(self, job_id: str) -> list[Event]:
         """End a job wherever it is, at once; the others are not disturbed. Empty for an unknown id."""
         row = self._scheduler.remove(job_id)
         if row is None:
-            return []
+            return self._scoring.cancel(job_id)
         events = row.finish("cancelled", self._clock())
         self._forget(row)
         return events
@@ -101,10 +107,15 @@ class Engine:
         for row in [row for row in self._scheduler.running.values() if row.fault is not None]:
             self._fail(row)
         self._end_trial()
+        self._outbox.extend(self._scoring.advance())
         return self._drain()
 
     def reset(self, fault: Exception) -> list[Event]:
         """After `step` raised `fault`: fail the rows it belongs to and start the others again."""
+        if self._scoring.working:
+            log.error("a prompt could not be scored: %s", fault, exc_info=fault)
+            self._outbox.extend(self._scoring.fail(EngineFault("the prompt could not be scored")))
+            return self._drain()
         self._backend.reset()
         in_backend = [row for row in self._scheduler.running.values() if row not in self._suspects]
         if self._tried is not None:
@@ -128,7 +139,7 @@ class Engine:
     def abort(self, reason: str) -> list[Event]:
         """Fail everything that runs or waits, with `EngineUnavailable`."""
         rows = [*self._scheduler.running.values(), *self._scheduler.waiting]
-        events = self._drain()
+        events = [*self._drain(), *self._scoring.abort(EngineUnavailable(reason))]
         for row in rows:
             self._scheduler.remove(row.job.id)
             self._forget(row)

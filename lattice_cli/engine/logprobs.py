@@ -8,12 +8,15 @@ Thread: worker
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import mlx.core as mx
 
 from lattice_cli.engine.reply import Score
+
+LOGITS_BYTES = 32 << 20  # of one chunk of a prompt; with what is made of them never more than 64 MB
+PIECE_BYTES = 8 << 20  # logits that are looked at together
 
 
 class Scores:
@@ -55,3 +58,27 @@ def best(ids: Sequence[int], values: Sequence[float], top: int) -> tuple[tuple[i
     """The `top` likeliest of one row, best first, ties to the lowest id."""
     ranked = sorted(zip(ids, values, strict=True), key=lambda pair: (-pair[1], pair[0]))
     return tuple((int(token_id), float(value)) for token_id, value in ranked[:top])
+
+
+def prompt_scores(network: Any, caches: list[Any], ids: Sequence[int], top: int, chunk: int) -> Iterator[list[Score]]:
+    """The scores of `ids[1:]`, read through a network with empty caches at most `chunk` tokens at a time."""
+    done, count = 0, 1  # one token tells how wide the logits are
+    while done < len(ids) - 1:
+        fed, wanted = ids[done : min(done + count, len(ids) - 1)], ids[done + 1 : done + count + 1]
+        logits = network(mx.array([list(fed)]), cache=caches)[0]  # (tokens, vocabulary)
+        mx.eval(logits, [cache.state for cache in caches])
+        done += len(fed)
+        row_bytes = logits.shape[-1] * 4
+        count = max(1, min(chunk, LOGITS_BYTES // row_bytes))
+        yield _chunk_scores(logits, mx.array(list(wanted)), top, max(1, PIECE_BYTES // row_bytes))
+        del logits
+        mx.clear_cache()
+
+
+def _chunk_scores(logits: mx.array, wanted: mx.array, top: int, piece: int) -> list[Score]:
+    scores: list[Score] = []
+    for start in range(0, logits.shape[0], piece):
+        arrays = measured(logits[start : start + piece], wanted[start : start + piece], top)
+        read: list[Any] = [array.tolist() for array in arrays]
+        scores += [(float(own), best(few, values, top)) for own, few, values in zip(*read, strict=True)]
+    return scores

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +19,7 @@ import msgspec
 
 from lattice_cli.engine.backend import Emitted, Progress
 from lattice_cli.engine.reasoning import ReasoningBudget
+from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
 from lattice_cli.engine.telling import tell
 from lattice_cli.errors import BadScript, EngineFault, UsageError
@@ -193,6 +194,10 @@ class ScriptedBackend:
     def reset(self) -> None:
         self._playing.clear()
 
+    def score(self, ids: tuple[int, ...], top: int) -> Iterator[list[Score]]:
+        """A script is sure of what it reads, too."""
+        yield [_sure(token_id, top) for token_id in ids[1:]]
+
     def ready_in_s(self) -> float | None:
         due = [playing.due_s for playing in self._playing.values() if playing.due_s is not None]
         return max(0.0, min(due) - self._clock()) if due else None
@@ -236,7 +241,11 @@ def _said(row: Row, token_id: int) -> Emitted:
     if row.guide is not None:
         row.guide.advance(token_id)
     top = row.job.logprobs
-    return Emitted(row.job.id, token_id, None if top is None else (0.0, ((token_id, 0.0),) if top else ()))
+    return Emitted(row.job.id, token_id, None if top is None else _sure(token_id, top))
+
+
+def _sure(token_id: int, top: int) -> Score:
+    return 0.0, ((token_id, 0.0),) if top else ()
 
 
 def open_script(source: ModelSource, context_tokens: int | None) -> tuple[ModelCard, ScriptedBackend]:

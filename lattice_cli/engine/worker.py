@@ -20,8 +20,8 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError, Overloaded
-from lattice_cli.events import Event, Failed, Finished
-from lattice_cli.job import Job
+from lattice_cli.events import Event, Failed, Finished, Scored
+from lattice_cli.job import Job, ScoreJob
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings
 
@@ -71,7 +71,7 @@ def new_job_id() -> str:
 class Ticket:
     """One submission: the events of its jobs, in order, on one queue. One reader; any thread may cancel."""
 
-    def __init__(self, jobs: Sequence[Job], send: Callable[[Message], None]) -> None:
+    def __init__(self, jobs: Sequence[Job | ScoreJob], send: Callable[[Message], None]) -> None:
         self.jobs = tuple(jobs)
         self._send = send
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
@@ -93,7 +93,7 @@ class Ticket:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if isinstance(event, Finished | Failed):
+        if isinstance(event, Finished | Failed | Scored):
             self._unread_ends -= 1
         return event
 
@@ -154,7 +154,16 @@ class EngineWorker:
         Raises: EngineUnavailable (not READY), Overloaded (the waiting room is full).
         """
         now_s = time.monotonic()
-        ticket = Ticket([replace(job, submitted_s=now_s) for job in jobs], self._inbox.put)
+        return self._submit(Ticket([replace(job, submitted_s=now_s) for job in jobs], self._inbox.put))
+
+    def score(self, prompts: Sequence[tuple[int, ...]], top: int = 0) -> Ticket:
+        """Have prompts read for the log-probabilities of their tokens: a `Scored` event for each, in order.
+
+        Raises: as `submit`.
+        """
+        return self._submit(Ticket([ScoreJob(new_job_id(), ids, top) for ids in prompts], self._inbox.put))
+
+    def _submit(self, ticket: Ticket) -> Ticket:
         with self._lock:
             if self.state is not State.READY:
                 raise self.unavailable()
@@ -162,7 +171,7 @@ class EngineWorker:
                 raise Overloaded(
                     f"the server is busy: {self._max_open} requests are running or waiting", hint="try again later"
                 )
-            self._unfinished[id(ticket)] = len(jobs)
+            self._unfinished[id(ticket)] = len(ticket.jobs)
             self._inbox.put(Submit(ticket))
         return ticket
 
@@ -243,7 +252,10 @@ class EngineWorker:
                     return True
                 case Submit(ticket):
                     self._tickets |= {job.id: ticket for job in ticket.jobs}
-                    opened.engine.add(*ticket.jobs)
+                    opened.engine.add(*(job for job in ticket.jobs if isinstance(job, Job)))
+                    for job in ticket.jobs:
+                        if isinstance(job, ScoreJob):
+                            opened.engine.score(job)
                 case Cancel(job_ids):
                     for job_id in job_ids:
                         self._run_deliver(opened.engine.cancel(job_id))
@@ -254,7 +266,7 @@ class EngineWorker:
             ticket = self._tickets.get(event.job_id)
             if ticket is None:
                 continue
-            if isinstance(event, Finished | Failed):
+            if isinstance(event, Finished | Failed | Scored):
                 del self._tickets[event.job_id]
                 self._run_close_one(ticket)
             if isinstance(event, Finished) and event.reason != "cancelled":

@@ -15,7 +15,7 @@ from itertools import chain
 
 from lattice_cli.engine.completion import Completion
 from lattice_cli.errors import LatticeError
-from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Started
+from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Scored, Started
 from lattice_cli.policy import Commit
 from lattice_cli.serve import sse
 from lattice_cli.serve.admission import Admitted
@@ -151,7 +151,7 @@ def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
             return admitted.voice.call(admitted.choice_of[event.job_id], event)
         case Finished():
             return admitted.voice.close(admitted.choice_of[event.job_id], event)
-        case None | Prefilled() | Failed():
+        case None | Prefilled() | Failed() | Scored():
             return ()
 
 

@@ -7,9 +7,10 @@ Thread: any
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from lattice_cli.engine.backend import Emitted, Progress
+from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
 from lattice_cli.events import Event, Piece
 from lattice_cli.job import Job, Limits, Prompt, Sampling
@@ -58,6 +59,13 @@ class CountingBackend:
                 outcomes.append(Emitted(job_id, ord("!") if self.spoilt else total + 64))
                 self.read[job_id] = total + 1
         return outcomes
+
+    def score(self, ids: tuple[int, ...], top: int) -> Iterator[list[Score]]:
+        """Two tokens a chunk, each as likely as minus its id; the token 99 cannot be read."""
+        for start in range(1, len(ids), 2):
+            if 99 in ids[start : start + 2]:
+                raise RuntimeError("poison")
+            yield [(-float(token), ((token, -float(token)),)[:top]) for token in ids[start : start + 2]]
 
     def remove(self, job_ids: Sequence[str]) -> None:
         for job_id in job_ids:
