@@ -33,7 +33,7 @@ KernelsOption = Annotated[
     Kernels | None,
     typer.Option(
         help="On a Linux CPU: our own kernels in float32 (exact), with 8-bit activations (fast), or mlx's (off) "
-        "[default: LATTICE_KERNELS, else exact]."
+        "[default: LATTICE_KERNELS, else fast]."
     ),
 ]
 ThreadsOption = Annotated[

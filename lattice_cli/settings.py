@@ -16,7 +16,7 @@ from lattice_cli.errors import UsageError
 
 DEFAULT_MODEL = "smollm2-135m"
 KERNELS = ("off", "exact", "fast")
-DEFAULT_KERNELS = "exact"
+DEFAULT_KERNELS = "fast"
 MOST_THREADS = 1024  # more is a slip of the finger, and so many threads may not even start
 
 
@@ -26,7 +26,7 @@ class Home:
 
     `offline` forbids any network access (`LATTICE_OFFLINE` set to anything but "" or "0").
     `blas` is `LATTICE_BLAS`: a library path, "none", or None when unset.
-    `kernels` is `--kernels`, else `LATTICE_KERNELS`: one of `KERNELS`, "exact" when unset (kernels/native_choice.py).
+    `kernels` is `--kernels`, else `LATTICE_KERNELS`: one of `KERNELS`, "fast" when unset (kernels/native_choice.py).
     `threads` is `--threads`, else `LATTICE_THREADS`: how many compute on a CPU; None follows the cores that are free.
     `default_model` is `LATTICE_SERVE_MODEL`, else `smollm2-135m`.
     """

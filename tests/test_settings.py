@@ -15,11 +15,11 @@ pytestmark = pytest.mark.pure
 
 
 def test_kernels_and_threads_come_from_the_environment() -> None:
-    assert (read_home({}).kernels, read_home({}).threads) == ("exact", None)
+    assert (read_home({}).kernels, read_home({}).threads) == ("fast", None)
     home = read_home({"LATTICE_KERNELS": "off", "LATTICE_THREADS": "3"})
     assert (home.kernels, home.threads) == ("off", 3)
     empty = read_home({"LATTICE_KERNELS": "", "LATTICE_THREADS": ""})
-    assert (empty.kernels, empty.threads) == ("exact", None)
+    assert (empty.kernels, empty.threads) == ("fast", None)
 
 
 def test_the_command_line_wins_over_the_environment_even_over_nonsense_there() -> None:

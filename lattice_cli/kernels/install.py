@@ -17,9 +17,9 @@ import sys
 from functools import partial
 from typing import Any
 
-# In the fast mode only these round their activations: the head and the layers that read an MLP's inner values
-# bring half of the error (docs/log.md) and are a quarter of the work.
-_ROUGH = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "in_proj_qkv", "in_proj_z", "out_proj")
+# In the fast mode these round their activations to 8 bits. The others, which bring most of the error and are less
+# than half of the work (docs/log.md), round to 15.
+_ROUGH = ("o_proj", "gate_proj", "up_proj", "in_proj_z", "out_proj")
 _BITS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
 _FAST = {"rms_norm": "rms_norm", "rope": "rope", "scaled_dot_product_attention": "sdpa"}
 _CORE = ("conv1d", "logsumexp", "argmax")
@@ -29,14 +29,15 @@ _originals: list[tuple[Any, str, Any]] = []  # (owner, name, what was there); em
 def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
     """Replace every linear and embedding layer we know; returns how many.
 
-    `exact`: activations stay float32, else they are rounded to 8 bits for each 32 columns wherever that costs
-    little (see `_ROUGH`). Layer by layer, so that memory holds one layer twice at most.
+    `exact`: activations stay float32, else they are rounded to 8 or 15 bits for each 32 columns (see `_ROUGH`).
+    Layer by layer, so that memory holds one layer twice at most.
     """
     import mlx.core as mx
 
     count = 0
     for path, module in list(network.named_modules()):
-        twin = packed_twin(module, native, exact=exact or not path.endswith(_ROUGH))
+        digits = 0 if exact else 1 if path.endswith(_ROUGH) else 2
+        twin = packed_twin(module, native, digits)
         if twin is not None:
             _set(network, path, twin)
             module.clear()  # the list still holds it: let its arrays go now
@@ -45,7 +46,7 @@ def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
     return count
 
 
-def packed_twin(module: Any, native: Any, *, exact: bool) -> Any | None:
+def packed_twin(module: Any, native: Any, digits: int) -> Any | None:
     """A module that computes what a linear or embedding layer does from weights in our layout; None where we do
     not know it.
     """
@@ -69,9 +70,9 @@ def packed_twin(module: Any, native: Any, *, exact: bool) -> Any | None:
         return None
     linear, embedding = packed_classes()
     if kind in (QuantizedEmbedding, Embedding):
-        return embedding(native, packed, exact)
+        return embedding(native, packed, digits)
     bias = module.bias.astype(mx.float32) if "bias" in module else None
-    return linear(native, packed, exact, bias)
+    return linear(native, packed, digits, bias)
 
 
 def put_functions(native: Any) -> None:

@@ -1,7 +1,8 @@
 """Whether the native kernels serve this process, and with how many threads.
 
-Knows the setting, the platform and the builder; knows no model. `Home.kernels` is `exact` (the default: activations
-stay float32), `fast` (rounded to 8 bits per 32 columns) or `off` (mlx's own, through BLAS).
+Knows the setting, the platform and the builder; knows no model. `Home.kernels` is `fast` (the default: activations
+are rounded to 8 bits per 32 columns where that costs little), `exact` (all in float32) or `off` (mlx's own, through
+BLAS).
 
 Thread: worker
 """

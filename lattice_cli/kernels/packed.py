@@ -20,7 +20,7 @@ def packed_classes() -> tuple[Any, Any]:
     class Packed(Module):
         """`weight` is the packed store, so that memory is counted; its bytes mean nothing to anyone else."""
 
-        def __init__(self, native: Any, packed: Any, exact: bool, bias: Any | None = None) -> None:
+        def __init__(self, native: Any, packed: Any, digits: int, bias: Any | None = None) -> None:
             super().__init__()  # type: ignore[no-untyped-call]
             self.weight = packed.store
             if bias is not None:
@@ -30,7 +30,7 @@ def packed_classes() -> tuple[Any, Any]:
             object.__setattr__(self, "_native", native)
             object.__setattr__(self, "_packed", packed)
             object.__setattr__(self, "_product", native.product)
-            object.__setattr__(self, "_exact", exact)
+            object.__setattr__(self, "_digits", digits)
             self.freeze()
 
         @property
@@ -39,16 +39,16 @@ def packed_classes() -> tuple[Any, Any]:
 
         def matrix(self) -> Any:
             """The handle that native blocks multiply with; it shares the memory."""
-            return self._native.matrix(self._packed, self._exact, self._bias)
+            return self._native.matrix(self._packed, self._digits, self._bias)
 
         def _extra_repr(self) -> str:
-            return f"input_dims={self._packed.columns}, output_dims={self._packed.rows}, exact={self._exact}"
+            return f"input_dims={self._packed.columns}, output_dims={self._packed.rows}, digits={self._digits}"
 
     class PackedLinear(Packed):
         """(..., columns) -> (..., rows), in float32."""
 
         def __call__(self, x: Any) -> Any:
-            y = self._product(x, self._packed, self._exact)
+            y = self._product(x, self._packed, self._digits)
             return y if self._bias is None else y + self._bias
 
     class PackedEmbedding(Packed):
@@ -58,6 +58,6 @@ def packed_classes() -> tuple[Any, Any]:
             return self._native.embed(ids, self._packed)
 
         def as_linear(self, x: Any) -> Any:
-            return self._product(x, self._packed, self._exact)
+            return self._product(x, self._packed, self._digits)
 
     return PackedLinear, PackedEmbedding

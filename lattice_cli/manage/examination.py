@@ -151,7 +151,9 @@ def _sampling(home: Home, missing: list[Missing]) -> dict[str, float | int | Non
     except LatticeError:
         return None  # `_models` has said so
     floor = Sampling(repetition_penalty=OPENAI.repetition_penalty)
-    return asdict(resolve_sampling(choice if OPENAI.model_defaults else SamplingChoice(), floor=floor))
+    resolved = asdict(resolve_sampling(choice if OPENAI.model_defaults else SamplingChoice(), floor=floor))
+    del resolved["logit_bias"]  # no model recommends one
+    return resolved
 
 
 def _free_bytes(folder: Path) -> int | None:

@@ -55,12 +55,12 @@ def test_a_changed_meaning_is_named(native: Any) -> None:
     def half(*arguments: Any, **named: Any) -> Any:
         return native.rms_norm(*arguments, **named).astype(mx.float16)
 
-    def shifted(x: Any, weight: Any, exact: bool) -> Any:
-        return native.product(x + 0.01 if exact else x, weight, exact)
+    def shifted(x: Any, weight: Any, digits: int) -> Any:
+        return native.product(x if digits else x + 0.01, weight, digits)
 
     wrong: dict[str, tuple[str, Callable[..., Any]]] = {
         "product": ("product", shifted),
-        "product in 8 bits": ("product", lambda x, w, exact: native.product(x, w, True) * (1 if exact else mx.nan)),
+        "product in 8 bits": ("product", lambda x, w, digits: native.product(x, w, 0) * (mx.nan if digits == 1 else 1)),
         "rms_norm": ("rms_norm", half),
         "rope": ("rope", lambda *a, **k: native.rope(*a, **{**k, "offset": k["offset"] + 1})),
         "attention": ("sdpa", lambda *a, **k: native.sdpa(*a, scale=k["scale"])),

@@ -73,7 +73,9 @@ def test_exact_kernels_give_the_logits_of_float32(
 
 
 def test_fast_kernels_are_near_float32(text_logits: tuple[tuple[int, ...], dict[str, np.ndarray[Any, Any]]]) -> None:
-    """What rounding activations to 8 bits costs: seen here KL 5e-3, perplexity +0.8%, first choice 0.96."""
+    """What rounding activations to 8 bits and keys and values to float16 costs: seen here KL 1e-3, perplexity
+    +0.2%, first choice 0.98.
+    """
     ids, found = text_logits
 
     def log_softmax(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -85,9 +87,9 @@ def test_fast_kernels_are_near_float32(text_logits: tuple[tuple[int, ...], dict[
     rows, targets = np.arange(len(ids) - 1), np.array(ids[1:])
     perplexities = [float(np.exp(-side[rows, targets].mean())) for side in (want, got)]
     agreement = float((want.argmax(-1) == got.argmax(-1)).mean())
-    assert divergence < 8e-3
-    assert abs(perplexities[1] / perplexities[0] - 1) < 1.5e-2
-    assert agreement > 0.94
+    assert divergence < 2e-3
+    assert abs(perplexities[1] / perplexities[0] - 1) < 5e-3
+    assert agreement > 0.95
 
 
 @pytest.mark.parametrize("together", [True, False])

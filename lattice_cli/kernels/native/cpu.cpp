@@ -42,7 +42,7 @@ NB_MODULE(lattice_cpu, m) {
   }, "isa"_a, "Use an instruction set by name; False where this processor lacks it. For tests.");
   m.def("pack", &pack, "weight"_a, "scales"_a, "biases"_a, "group_size"_a, "bits"_a);
   m.def("pack_dense", &pack_dense, "weight"_a);
-  m.def("product", &product, "x"_a, "weight"_a, "exact"_a = false, "stream"_a = nb::none());
+  m.def("product", &product, "x"_a, "weight"_a, "digits"_a = 1, "stream"_a = nb::none());
   m.def("embed", &embed, "ids"_a, "weight"_a, "stream"_a = nb::none());
   m.def("rms_norm", &rms_norm, "x"_a, "weight"_a.none(), "eps"_a, nb::kw_only(), "stream"_a = nb::none());
   m.def("swiglu", &swiglu, "gate"_a, "x"_a);

@@ -13,11 +13,11 @@
 
 namespace lattice {
 
-// The activations of a product: `rows` x p.columns, either rounded to 8 bits (`codes`, `scales` per 32 columns)
-// or exact (`values`; then codes and scales are null). `sums`: rows x p.groups(). All dense.
+// The activations of a product: `rows` x p.columns, either exact (`values`) or rounded to whole multiples of a scale
+// per 32 columns (`scales`), in one or two digits: code, or 128 * code + low. `sums`: rows x p.groups(). All dense.
 struct Operand {
   int64_t rows = 0;
-  const int8_t* codes = nullptr;
+  const int8_t *codes = nullptr, *low = nullptr;
   const float* scales = nullptr;
   const float* values = nullptr;
   const float* sums = nullptr;
@@ -78,7 +78,8 @@ struct PagedAttention {
 };
 
 struct Loops {
-  void (*quantize_row)(const float* x, int64_t columns, int group, int8_t* codes, float* scales, float* sums);
+  void (*quantize_row)(
+      const float* x, int64_t columns, int group, int8_t* codes, int8_t* low, float* scales, float* sums);
   void (*sum_groups)(const float* x, int64_t columns, int group, float* sums);
   void (*product)(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride);
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t size, float* out);

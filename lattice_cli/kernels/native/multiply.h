@@ -11,7 +11,7 @@ namespace {
 // A matrix and how to multiply with it. `owner` keeps its memory.
 struct Matrix {
   Packed p;
-  bool exact = true;  // activations stay float32, else they are rounded to 8 bits; dense matrices are always exact
+  int digits = 0;  // of the activations, 8 bits each; 0: they stay float32, as those of dense matrices always do
   std::vector<float> bias;  // one per row of the matrix, or none
   std::shared_ptr<const void> owner;
 };
@@ -23,7 +23,7 @@ struct Factor {
 };
 
 // Rows of x -> what a product reads, in this thread's scratch memory.
-Operand prepare(const Loops& l, const Packed& p, const float* x, int64_t rows, bool exact) {
+Operand prepare(const Loops& l, const Packed& p, const float* x, int64_t rows, int digits) {
   Operand operand;
   operand.rows = rows;
   operand.values = x;
@@ -31,16 +31,18 @@ Operand prepare(const Loops& l, const Packed& p, const float* x, int64_t rows, b
   float* sums = scratch<float, 1>(rows * p.groups());
   operand.sums = sums;
   const int64_t columns = p.columns;
-  if (exact) {
+  if (digits == 0) {
     each(rows, 8, [&](int64_t r) { l.sum_groups(x + r * columns, columns, p.group, sums + r * p.groups()); });
     return operand;
   }
-  int8_t* codes = scratch<int8_t, 2>(rows * columns);
+  int8_t* codes = scratch<int8_t, 2>(digits * rows * columns);
+  int8_t* low = digits == 2 ? codes + rows * columns : nullptr;
   float* scales = scratch<float, 3>(rows * columns / 32);
-  operand.values = nullptr, operand.codes = codes, operand.scales = scales;
+  operand.values = nullptr, operand.codes = codes, operand.low = low, operand.scales = scales;
   each(rows, 8, [&](int64_t r) {
     l.quantize_row(
-        x + r * columns, columns, p.group, codes + r * columns, scales + r * columns / 32, sums + r * p.groups());
+        x + r * columns, columns, p.group, codes + r * columns, low == nullptr ? low : low + r * columns,
+        scales + r * columns / 32, sums + r * p.groups());
   });
   return operand;
 }
@@ -55,7 +57,7 @@ int64_t blocks_per_chunk(const Packed& p, int64_t rows) {
 // Whether two matrices of equally many columns read the same operand.
 bool same_operand(const Matrix& a, const Matrix& b) {
   if (a.p.dense() || b.p.dense()) return a.p.dense() == b.p.dense();
-  return a.p.group == b.p.group && a.exact == b.exact;
+  return a.p.group == b.p.group && a.digits == b.digits;
 }
 
 // out[r][column + n] = x[r] . row n of the matrix (+ its bias), for up to eight matrices of the same columns;
@@ -66,7 +68,7 @@ void multiply(const Factor* factors, int count, const float* x, int64_t rows, fl
   for (int first = 0, last; first < count; first = last) {
     const Matrix& matrix = *factors[first].matrix;
     for (last = first + 1; last < count && same_operand(matrix, *factors[last].matrix);) ++last;
-    const Operand operand = prepare(l, matrix.p, x, rows, matrix.exact);
+    const Operand operand = prepare(l, matrix.p, x, rows, matrix.digits);
     int64_t steps[8], ends[8], chunks = 0;
     for (int i = first; i < last; ++i) {
       const Packed& p = factors[i].matrix->p;

@@ -1,8 +1,8 @@
 // Products with quantized weights: out[row][n] = sum over k of x[row][k] * (code[n][k] * scale + bias).
 //
 // Within a group the sum is   scale * sum(x * code) + bias * sum(x),   so codes are used as they are.
-// Dense weights: the plain sum. Fast: x is rounded to 8 bits with one scale per 32 columns, and sum(x * code) is a
-// sum of whole numbers. Exact: x stays float32. A tile is R rows of x times a block of 16 weights' rows; all tiles do
+// Dense weights: the plain sum. Fast: x is rounded to 8 bits (15 in two digits) with one scale per 32 columns, and
+// sum(x * code) is a sum of whole numbers. Exact: x stays float32. A tile is R rows of x times a block of 16 weights' rows; all tiles do
 // the same operations in the same order for each row, so a row's result does not depend on its company.
 // Needs: vector.body.h, packed.h.
 
@@ -12,23 +12,30 @@ constexpr int kTileRows = 4;
 constexpr int kTileRows = 2;
 #endif
 
-// x (one row of `columns` floats) -> codes in -127..127, a scale per 32 columns, and per group the sum of what
-// the codes stand for.
-static void quantize_row(const float* x, int64_t columns, int group, int8_t* codes, float* scales, float* sums) {
+// x (one row of `columns` floats) -> whole numbers, a scale per 32 columns, and per group the sum of what the
+// numbers stand for. Numbers are one digit, -127..127, or with `low` two: 128 * code + low, -16256..16256.
+static void quantize_row(
+    const float* x, int64_t columns, int group, int8_t* codes, int8_t* low, float* scales, float* sums) {
+  const float most = low != nullptr ? 127 * 128 : 127;
   for (int64_t g = 0; g < columns / group; ++g) {
     float group_sum = 0;
     for (int64_t c = g * group; c < (g + 1) * group; c += 32) {
       vf top = {};
       for (int i = 0; i < 32; i += W) top = larger(top, (vf)((vi)load(x + c + i) & 0x7fffffff));
       const float peak = maximum(top);
-      const vf inverse = splat(peak > 0 ? 127.0f / peak : 0.0f), magic = splat(12582912.0f);
+      const vf inverse = splat(peak > 0 ? most / peak : 0.0f), magic = splat(12582912.0f);
       vi total = {};
       for (int i = 0; i < 32; i += W) {
-        const vi code = to_int((load(x + c + i) * inverse + magic) - magic);
-        for (int lane = 0; lane < W; ++lane) codes[c + i + lane] = int8_t(code[lane]);
-        total += code;
+        const vi number = to_int((load(x + c + i) * inverse + magic) - magic);
+        const vi high = low != nullptr ? (number + 64) >> 7 : number;
+        for (int lane = 0; lane < W; ++lane) codes[c + i + lane] = int8_t(high[lane]);
+        if (low != nullptr) {
+          const vi rest = number - (high << 7);
+          for (int lane = 0; lane < W; ++lane) low[c + i + lane] = int8_t(rest[lane]);
+        }
+        total += number;
       }
-      scales[c / 32] = peak / 127.0f;
+      scales[c / 32] = peak / most;
       int32_t whole = 0;
       for (int lane = 0; lane < W; ++lane) whole += total[lane];
       group_sum += float(whole) * scales[c / 32];
@@ -73,17 +80,17 @@ static inline void add_group(
   }
 }
 
-// R rows times B blocks.
-template <int R, int B, int BITS, ScaleKind K>
+// R rows of numbers of DIGITS digits times B blocks.
+template <int R, int B, int DIGITS, int BITS, ScaleKind K>
 static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
   constexpr int kLines = BITS;  // lines of 64 bytes per 32 columns
   // One row has few sums, and each waits for its last addition: it gets kSums of them. Whole numbers, any order.
-  constexpr int kSums = R == 1 ? 4 : 1;
+  constexpr int kSums = R == 1 ? 4 / DIGITS : 1;
   const uint8_t* group = p.data + block * p.block_bytes();
-  const int8_t* codes[R];
+  const int8_t* codes[DIGITS][R];
   const float *scales[R], *sums[R];
   for (int r = 0; r < R; ++r) {
-    codes[r] = x.codes + (row + r) * p.columns;
+    for (int d = 0; d < DIGITS; ++d) codes[d][r] = (d == 0 ? x.codes : x.low) + (row + r) * p.columns;
     scales[r] = x.scales + (row + r) * (p.columns / 32);
     sums[r] = x.sums + (row + r) * p.groups();
   }
@@ -95,7 +102,7 @@ static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t bl
     for (int64_t c = 0; c < chunks; ++c) {
       const uint8_t* lines = group + c * kLines * 64;
       const int64_t column = g * p.group + 32 * c;
-      vi dot[kSums][B][R][V] = {};
+      vi dot[kSums][DIGITS][B][R][V] = {};
       for (int l = 0; l < kLines; ++l) {
         const int even = (BITS == 4 ? 2 * l : l) % kSums, odd = (2 * l + 1) % kSums;
         vi weights[B][V];
@@ -103,16 +110,19 @@ static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t bl
           for (int v = 0; v < V; ++v) weights[b][v] = load_bytes(lines + b * block_bytes + 64 * l + 4 * W * v);
         }
         for (int r = 0; r < R; ++r) {
-          int32_t first, second = 0;
-          std::memcpy(&first, codes[r] + column + (BITS == 4 ? 8 : 4) * l, 4);
-          if (BITS == 4) std::memcpy(&second, codes[r] + column + 8 * l + 4, 4);
-          for (int b = 0; b < B; ++b) {
-            for (int v = 0; v < V; ++v) {
-              if constexpr (BITS == 4) {
-                dot[even][b][r][v] = dot4<false>(dot[even][b][r][v], weights[b][v] & 0x0f0f0f0f, first);
-                dot[odd][b][r][v] = dot4<false>(dot[odd][b][r][v], (weights[b][v] >> 4) & 0x0f0f0f0f, second);
-              } else {
-                dot[even][b][r][v] = dot4<true>(dot[even][b][r][v], weights[b][v], first);
+          for (int d = 0; d < DIGITS; ++d) {
+            int32_t first, second = 0;
+            std::memcpy(&first, codes[d][r] + column + (BITS == 4 ? 8 : 4) * l, 4);
+            if (BITS == 4) std::memcpy(&second, codes[d][r] + column + 8 * l + 4, 4);
+            for (int b = 0; b < B; ++b) {
+              for (int v = 0; v < V; ++v) {
+                vi &low = dot[even][d][b][r][v], &high = dot[odd][d][b][r][v];
+                if constexpr (BITS == 4) {
+                  low = dot4<false>(low, weights[b][v] & 0x0f0f0f0f, first);
+                  high = dot4<false>(high, (weights[b][v] >> 4) & 0x0f0f0f0f, second);
+                } else {
+                  low = dot4<true>(low, weights[b][v], first);
+                }
               }
             }
           }
@@ -121,8 +131,12 @@ static void fast_tile(const Packed& p, const Operand& x, int64_t row, int64_t bl
       for (int b = 0; b < B; ++b) {
         for (int r = 0; r < R; ++r) {
           for (int v = 0; v < V; ++v) {
-            vi total = dot[0][b][r][v];
-            for (int s = 1; s < kSums; ++s) total += dot[s][b][r][v];
+            vi total = {};
+            for (int d = 0; d < DIGITS; ++d) {
+              vi digit = dot[0][d][b][r][v];
+              for (int s = 1; s < kSums; ++s) digit += dot[s][d][b][r][v];
+              total = (total << 7) + digit;
+            }
             part[b][r][v] = to_float(total) * scales[r][column / 32] + part[b][r][v];
           }
         }
@@ -226,58 +240,60 @@ static void dense_tile(const Packed& p, const Operand& x, int64_t row, int64_t b
   store_tile<R>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
 }
 
-template <bool EXACT, int R, int BITS, ScaleKind K>
+// DIGITS 0: exact.
+template <int DIGITS, int R, int BITS, ScaleKind K>
 static inline void tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
   if constexpr (BITS == 0) {
     dense_tile<R, K>(p, x, row, block, out, stride);
-  } else if constexpr (EXACT) {
+  } else if constexpr (DIGITS == 0) {
     exact_tile<R, BITS, K>(p, x, row, block, out, stride);
   } else {
-    fast_tile<R, 1, BITS, K>(p, x, row, block, out, stride);
+    fast_tile<R, 1, DIGITS, BITS, K>(p, x, row, block, out, stride);
   }
 }
 
 // Block `block` times as many of the next `rows` rows as a tile takes, a power of two; returns how many.
-template <bool EXACT, int BITS, ScaleKind K>
+template <int DIGITS, int BITS, ScaleKind K>
 static inline int64_t some_rows(
     const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride, int64_t rows) {
   if constexpr (kTileRows >= 4) {
-    if (rows >= 4) return tile<EXACT, 4, BITS, K>(p, x, row, block, out, stride), 4;
+    if (rows >= 4) return tile<DIGITS, 4, BITS, K>(p, x, row, block, out, stride), 4;
   }
-  if (rows >= 2) return tile<EXACT, 2, BITS, K>(p, x, row, block, out, stride), 2;
-  return tile<EXACT, 1, BITS, K>(p, x, row, block, out, stride), 1;
+  if (rows >= 2) return tile<DIGITS, 2, BITS, K>(p, x, row, block, out, stride), 2;
+  return tile<DIGITS, 1, BITS, K>(p, x, row, block, out, stride), 1;
 }
 
 // Blocks [first, last) of all rows. A block stays in the first cache while rows pass by; and few rows wait for
 // memory, where one stream of blocks is what processors fetch ahead best.
-template <bool EXACT, int BITS, ScaleKind K>
+template <int DIGITS, int BITS, ScaleKind K>
 static void blocks_of(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride) {
   int64_t block = first;
-  if constexpr (!EXACT && kTileRows >= 4) {
+  if constexpr (DIGITS == 1 && kTileRows >= 4) {
     for (; x.rows >= 16 && block + 2 <= last; block += 2) {  // in registers two blocks share what a row brings
       int64_t row = 0;
-      for (; row + 4 <= x.rows; row += 4) fast_tile<4, 2, BITS, K>(p, x, row, block, out, stride);
-      for (; row < x.rows; ++row) fast_tile<1, 2, BITS, K>(p, x, row, block, out, stride);
+      for (; row + 4 <= x.rows; row += 4) fast_tile<4, 2, 1, BITS, K>(p, x, row, block, out, stride);
+      for (; row < x.rows; ++row) fast_tile<1, 2, 1, BITS, K>(p, x, row, block, out, stride);
     }
   }
   for (; block < last; ++block) {
-    for (int64_t row = 0; row < x.rows;) row += some_rows<EXACT, BITS, K>(p, x, row, block, out, stride, x.rows - row);
+    for (int64_t row = 0; row < x.rows;) row += some_rows<DIGITS, BITS, K>(p, x, row, block, out, stride, x.rows - row);
   }
 }
 
-template <bool EXACT, int BITS>
+template <int DIGITS, int BITS>
 static void by_kind(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride) {
-  if (p.kind == ScaleKind::float16) return blocks_of<EXACT, BITS, ScaleKind::float16>(p, x, first, last, out, stride);
-  if (p.kind == ScaleKind::bfloat16) return blocks_of<EXACT, BITS, ScaleKind::bfloat16>(p, x, first, last, out, stride);
-  blocks_of<EXACT, BITS, ScaleKind::float32>(p, x, first, last, out, stride);
+  if (p.kind == ScaleKind::float16) return blocks_of<DIGITS, BITS, ScaleKind::float16>(p, x, first, last, out, stride);
+  if (p.kind == ScaleKind::bfloat16) return blocks_of<DIGITS, BITS, ScaleKind::bfloat16>(p, x, first, last, out, stride);
+  blocks_of<DIGITS, BITS, ScaleKind::float32>(p, x, first, last, out, stride);
 }
 
 static void product(const Packed& p, const Operand& x, int64_t first, int64_t last, float* out, int64_t stride) {
-  if (p.dense()) return by_kind<true, 0>(p, x, first, last, out, stride);
+  if (p.dense()) return by_kind<0, 0>(p, x, first, last, out, stride);
   if (x.values != nullptr) {
-    return p.bits == 4 ? by_kind<true, 4>(p, x, first, last, out, stride)
-                       : by_kind<true, 8>(p, x, first, last, out, stride);
+    return p.bits == 4 ? by_kind<0, 4>(p, x, first, last, out, stride) : by_kind<0, 8>(p, x, first, last, out, stride);
   }
-  return p.bits == 4 ? by_kind<false, 4>(p, x, first, last, out, stride)
-                     : by_kind<false, 8>(p, x, first, last, out, stride);
+  if (x.low != nullptr) {
+    return p.bits == 4 ? by_kind<2, 4>(p, x, first, last, out, stride) : by_kind<2, 8>(p, x, first, last, out, stride);
+  }
+  return p.bits == 4 ? by_kind<1, 4>(p, x, first, last, out, stride) : by_kind<1, 8>(p, x, first, last, out, stride);
 }

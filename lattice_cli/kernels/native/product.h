@@ -81,8 +81,8 @@ PackedWeight pack_dense(array weight) {
 
 class Product : public CpuPrimitive {
  public:
-  Product(mx::Stream stream, Packed layout, int64_t shift, bool exact)
-      : CpuPrimitive(stream), layout_(layout), shift_(shift), exact_(exact) {}
+  Product(mx::Stream stream, Packed layout, int64_t shift, int digits)
+      : CpuPrimitive(stream), layout_(layout), shift_(shift), digits_(digits) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     make_room(outputs[0]);
@@ -90,8 +90,8 @@ class Product : public CpuPrimitive {
     Packed p = layout_;
     p.data = inputs[1].data<uint8_t>() + shift_;
     const int64_t rows = int64_t(inputs[0].size()) / p.columns;
-    encoder().dispatch([p, x = View(inputs[0]), rows, exact = exact_, out = outputs[0].data<float>()] {
-      multiply(Matrix{p, exact}, x.rows<0>(), rows, out);
+    encoder().dispatch([p, x = View(inputs[0]), rows, digits = digits_, out = outputs[0].data<float>()] {
+      multiply(Matrix{p, digits}, x.rows<0>(), rows, out);
     });
   }
 
@@ -106,10 +106,12 @@ class Product : public CpuPrimitive {
  private:
   Packed layout_;
   int64_t shift_;
-  bool exact_;
+  int digits_;
 };
 
-array product(const array& x, const PackedWeight& w, bool exact, mx::StreamOrDevice s) {
+// x times the transposed matrix, float32; activations of `digits` digits (multiply.h).
+array product(const array& x, const PackedWeight& w, int digits, mx::StreamOrDevice s) {
+  if (digits < 0 || digits > 2) throw std::invalid_argument("product: digits are 0 (exact), 1 or 2");
   if (x.ndim() < 1 || x.shape(-1) != w.layout.columns) {
     throw std::invalid_argument("product: x has " + std::to_string(x.ndim() ? x.shape(-1) : 0) +
         " columns, the weights have " + std::to_string(w.layout.columns));
@@ -117,7 +119,7 @@ array product(const array& x, const PackedWeight& w, bool exact, mx::StreamOrDev
   mx::Shape shape = x.shape();
   shape.back() = int(w.layout.rows);
   return array(
-      shape, mx::float32, std::make_shared<Product>(mx::to_stream(s), w.layout, w.shift, exact),
+      shape, mx::float32, std::make_shared<Product>(mx::to_stream(s), w.layout, w.shift, digits),
       {mx::astype(x, mx::float32, s), w.store});
 }
 

@@ -87,11 +87,11 @@ Norm norm_of(const std::optional<array>& weight, float eps) {
   return norm;
 }
 
-Matrix matrix_of(const PackedWeight& weight, bool exact, const std::optional<array>& bias) {
+Matrix matrix_of(const PackedWeight& weight, int digits, const std::optional<array>& bias) {
   auto store = std::make_shared<array>(weight.store);
   Matrix matrix;
   matrix.p = weight.at(store->data<uint8_t>());
-  matrix.exact = exact;
+  matrix.digits = digits;
   matrix.owner = store;
   if (bias) matrix.bias = norm_of(bias, 0).weight;
   return matrix;
@@ -143,7 +143,7 @@ void bind_stack(nb::module_& m) {
       .def_prop_ro("tokens", &Sequence::tokens)
       .def_prop_ro("nbytes", &Sequence::bytes);
   m.def("state_bytes", [] { return Piece::in_use().load(); }, "Bytes of all sequences of this process.");
-  m.def("matrix", &matrix_of, "weight"_a, "exact"_a, "bias"_a = nb::none());
+  m.def("matrix", &matrix_of, "weight"_a, "digits"_a, "bias"_a = nb::none());
   m.def("turns", [](int half, std::optional<float> base, float scale, bool traditional, const std::optional<array>& periods) {
     if (!periods) return TurnsHandle{std::make_shared<Turns>(Angles(half, double(base.value()), scale), traditional)};
     const Norm table = norm_of(periods, 0);

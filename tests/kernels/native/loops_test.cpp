@@ -59,10 +59,10 @@ struct Rounded {
   std::vector<float> scales, sums;
 };
 
-static std::vector<float> multiply(const Loops& l, const Matrix& m, const std::vector<float>& x, int rows, bool exact) {
+static std::vector<float> multiply(const Loops& l, const Matrix& m, const std::vector<float>& x, int rows, int digits) {
   const int64_t columns = m.p.columns;
   Rounded rounded{
-      std::vector<int8_t>(size_t(rows * columns)), std::vector<float>(size_t(rows * columns / 32)),
+      std::vector<int8_t>(size_t(2 * rows * columns)), std::vector<float>(size_t(rows * columns / 32)),
       std::vector<float>(size_t(rows * m.p.groups()))};
   Operand operand;
   operand.rows = rows;
@@ -70,16 +70,18 @@ static std::vector<float> multiply(const Loops& l, const Matrix& m, const std::v
   for (int row = 0; row < rows; ++row) {
     const float* source = x.data() + row * columns;
     float* sums = rounded.sums.data() + row * m.p.groups();
-    if (exact) {
+    if (digits == 0) {
       l.sum_groups(source, columns, m.p.group, sums);
     } else {
       l.quantize_row(
-          source, columns, m.p.group, rounded.codes.data() + row * columns, rounded.scales.data() + row * columns / 32,
-          sums);
+          source, columns, m.p.group, rounded.codes.data() + row * columns,
+          digits == 2 ? rounded.codes.data() + (rows + row) * columns : nullptr,
+          rounded.scales.data() + row * columns / 32, sums);
     }
   }
-  if (exact) operand.values = x.data();
-  if (!exact) operand.codes = rounded.codes.data(), operand.scales = rounded.scales.data();
+  if (digits == 0) operand.values = x.data();
+  if (digits > 0) operand.codes = rounded.codes.data(), operand.scales = rounded.scales.data();
+  if (digits == 2) operand.low = rounded.codes.data() + rows * columns;
   std::vector<float> out(size_t(rows * m.p.rows), NAN);
   const int64_t half = any(0, int(m.p.blocks()));
   l.product(m.p, operand, 0, half, out.data(), m.p.rows);
@@ -101,16 +103,18 @@ static std::vector<double> reference(const Matrix& m, const std::vector<float>& 
   return want;
 }
 
-// What x becomes in 8 bits: nowhere further away than half a step of its 32 columns.
+// What x becomes in digits of 8 bits: nowhere further away than half a step of its 32 columns.
 static std::vector<float> rounded(
-    const Loops& l, const std::vector<float>& x, int columns, int group, const std::string& isa) {
+    const Loops& l, const std::vector<float>& x, int columns, int group, int digits, const std::string& isa) {
   std::vector<float> values(x.size()), scales(size_t(columns / 32)), sums(size_t(columns / group));
-  std::vector<int8_t> codes(static_cast<size_t>(columns));
+  std::vector<int8_t> codes(static_cast<size_t>(columns)), low(codes.size());
   for (size_t at = 0; at < x.size(); at += size_t(columns)) {
-    l.quantize_row(x.data() + at, columns, group, codes.data(), scales.data(), sums.data());
+    l.quantize_row(
+        x.data() + at, columns, group, codes.data(), digits == 2 ? low.data() : nullptr, scales.data(), sums.data());
     for (size_t c = 0; c < size_t(columns); ++c) {
-      values[at + c] = float(codes[c]) * scales[c / 32];
-      expect(std::fabs(values[at + c] - x[at + c]) <= 0.5001f * scales[c / 32], isa + " rounding to 8 bits");
+      values[at + c] = float(digits == 2 ? 128 * codes[c] + low[c] : codes[c]) * scales[c / 32];
+      const float step = scales[c / 32] + 1e-6f * std::fabs(x[at + c]);
+      expect(std::fabs(values[at + c] - x[at + c]) <= 0.5001f * step, isa + " rounding to whole numbers");
     }
   }
   return values;
@@ -125,13 +129,13 @@ static void test_products(const Loops& l, const std::string& isa, int shapes) {
     const auto x = normals(int64_t(count) * columns);
     const std::string what = isa + " product " + std::to_string(bits) + " bits, group " + std::to_string(group) + ", " +
         std::to_string(count) + " x " + std::to_string(columns) + " x " + std::to_string(rows);
-    for (const bool exact : {false, true}) {
-      const auto got = multiply(l, m, x, count, exact);
-      const double found = error(got, reference(m, exact ? x : rounded(l, x, columns, group, isa), count));
-      expect(found < 3e-6, what + (exact ? " exact" : " fast") + ": error " + std::to_string(found));
+    for (const int digits : {0, 1, 2}) {
+      const auto got = multiply(l, m, x, count, digits);
+      const double found = error(got, reference(m, digits == 0 ? x : rounded(l, x, columns, group, digits, isa), count));
+      expect(found < 3e-6, what + ", " + std::to_string(digits) + " digits: error " + std::to_string(found));
       for (int r = 0; r < count; ++r) {
         const std::vector<float> alone(x.begin() + r * columns, x.begin() + (r + 1) * columns);
-        const auto single = multiply(l, m, alone, 1, exact);
+        const auto single = multiply(l, m, alone, 1, digits);
         expect(
             std::memcmp(single.data(), got.data() + r * rows, size_t(rows) * 4) == 0,
             what + ": row " + std::to_string(r) + " depends on its company");
@@ -157,13 +161,16 @@ static void test_extremes(const Loops& l, const std::string& isa) {
     }
     for (const float sign : {1.0f, -1.0f}) {
       const std::vector<float> x(128, sign * 127);
-      const auto got = multiply(l, m, x, 1, false);
       const float want = sign * 127 * 128 * (bits == 4 ? 15 : 255);
-      for (const float value : got) expect(value == want, isa + " extreme codes of " + std::to_string(bits) + " bits");
+      for (const int digits : {1, 2}) {
+        for (const float value : multiply(l, m, x, 1, digits)) {
+          expect(std::fabs(value - want) <= 1e-6f * std::fabs(want), isa + " extreme codes of " + std::to_string(bits) + " bits");
+        }
+      }
     }
   }
   const Matrix m = make_matrix(16, 64, 4, 32, ScaleKind::float16);
-  for (const float value : multiply(l, m, std::vector<float>(64, 0.0f), 1, false)) {
+  for (const float value : multiply(l, m, std::vector<float>(64, 0.0f), 1, 2)) {
     expect(value == 0.0f, isa + " product of zeros");
   }
 }
