@@ -173,9 +173,9 @@ def test_silu_is_that_of_mlx(native: Any, isa: str) -> None:  # noqa: F811
     silu, precise = partial(native.silu, nn.silu), partial(native.precise_swiglu, precise_swiglu)
     for shape in ((), (1,), (0, 3), (3, 5, 7), (2, 70, 300)):
         gate, x = mx.random.normal(shape) * 20, mx.random.normal(shape)
-        assert error(silu(gate), nn.silu(gate)) < 1e-6
-        assert error(precise(x, gate, x), precise_swiglu(x, gate, x)) < 1e-6
-    assert error(silu(gate.T), nn.silu(gate.T)) < 1e-6
+        assert error(silu(gate), nn.silu(gate)) < 3e-6
+        assert error(precise(x, gate, x), precise_swiglu(x, gate, x)) < 3e-6
+    assert error(silu(gate.T), nn.silu(gate.T)) < 3e-6
     half = gate.astype(mx.float16)
     assert mx.array_equal(silu(half), nn.silu(half))
     assert precise(half, gate, x).dtype == mx.float16 and precise(x, half, x).dtype == mx.float32
