@@ -111,18 +111,24 @@ class Reply:
 
     def _from_calls(self, parts: Iterable[str | SaidPart]) -> list[Event]:
         events: list[Event] = []
+        content = ""
         for part in parts:
             if isinstance(part, str):
-                # After a call its own text lies before the part, and may hold the same letters.
-                begin = max(0, self._uncalled.rfind(part) if self._in_call else self._uncalled.find(part))
-                self._in_call = False
-                self._uncalled = self._uncalled[begin + len(part) :]
-                self._in_calls.take(begin)
-                events += self._through_stops(part, self._in_calls.take(len(part)))
-            else:
-                self.called = self._in_call = True
-                events.append(CallPart(self._job_id, part.index, part.name, part.arguments))
-        return events
+                content += part
+                continue
+            events += self._content(content)
+            content, self.called, self._in_call = "", True, True
+            events.append(CallPart(self._job_id, part.index, part.name, part.arguments))
+        return events + self._content(content)
+
+    def _content(self, text: str) -> list[Event]:
+        if not text:
+            return []
+        # After a call its own text lies before this one, and may hold the same letters.
+        begin = max(0, self._uncalled.rfind(text) if self._in_call else self._uncalled.find(text))
+        self._uncalled, self._in_call = self._uncalled[begin + len(text) :], False
+        self._in_calls.take(begin)
+        return self._through_stops(text, self._in_calls.take(len(text)))
 
     def _through_stops(self, text: str, spans: list[Span]) -> list[Event]:
         self._in_stops.push(spans)
