@@ -79,7 +79,6 @@ class ModelCard:
     generation config call an end; `sampling` is what the model's generation_config recommends; `think` are the
     markers round reasoning, None without.
     `opening_ids` stand before a text that is no part of a chat.
-    `opening_ids` stand before a text that is no part of a chat.
     `notes` are sentences for the user about how the model was loaded.
     """
 
@@ -96,5 +95,4 @@ class ModelCard:
     sampling: SamplingChoice = SamplingChoice()
     think: tuple[str, str] | None = None
     notes: tuple[str, ...] = ()
-    opening_ids: tuple[int, ...] = ()
     opening_ids: tuple[int, ...] = ()

@@ -127,12 +127,6 @@ class FastTokenizer:
         first = next((at for at, special in enumerate(whole.special_tokens_mask) if not special), 0)
         return tuple(whole.ids[:first])
 
-    def opening_ids(self) -> tuple[int, ...]:
-        """What it puts before a text that is no part of a chat: a token for the beginning, or nothing."""
-        whole = self._tokenizer.encode("a", add_special_tokens=True)
-        first = next((at for at, special in enumerate(whole.special_tokens_mask) if not special), 0)
-        return tuple(whole.ids[:first])
-
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`: their bytes joined, invalid ones as U+FFFD; no clean-up.
 
@@ -167,6 +161,10 @@ class FastTokenizer:
         splitter = self._tokenizer.pre_tokenizer
         spans = splitter.pre_tokenize_str(text) if splitter is not None else [(text, (0, len(text)))]
         return [text[start:end] for _, (start, end) in spans]
+
+    def vocabulary(self) -> dict[str, int]:
+        """Every token's spelling and id, as the vocabulary writes it. Cost: 0.1 s for 150,000 tokens."""
+        return dict(self._tokenizer.get_vocab(with_added_tokens=True))
 
     def token_id(self, text: str) -> int | None:
         """The id of a whole token, None where the vocabulary has no such token."""
