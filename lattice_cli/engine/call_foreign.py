@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from lattice_cli.engine.call_stage import CallStage
+from lattice_cli.errors import UnsupportedField
 from lattice_cli.job import Tool, ToolSpeech
 
 MOST_UNREAD = 1 << 18  # characters of one call
@@ -49,7 +50,7 @@ class ForeignCalls(CallStage):
         super().__init__()
         module = find_module(speech.dialect)
         if module is None:
-            raise ValueError(f"nobody reads calls in `{speech.dialect}`")
+            raise UnsupportedField(f"this model calls tools in `{speech.dialect}`, which nobody reads", param="tools")
         self._parse = module.parse_tool_call
         self._closing = str(module.tool_call_end or "")
         self.openings = (str(module.tool_call_start),)

@@ -37,7 +37,7 @@ class CallParser(Protocol):
 def call_parser(speech: ToolSpeech) -> CallParser:
     """A fresh parser for one reply.
 
-    Raises: ValueError for a dialect that nobody reads (see `knows`).
+    Raises: UnsupportedField for a dialect that nobody reads (see `knows`).
     """
     match speech.dialect:
         case "json":

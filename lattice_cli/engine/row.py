@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lattice_cli.engine.calls import call_parser
 from lattice_cli.engine.guide import compile_guide
 from lattice_cli.engine.reasoning import Marker, ReasoningBudget
 from lattice_cli.engine.reply import Reply, Score
 from lattice_cli.engine.text import StopScanner
 from lattice_cli.errors import EngineFault, LatticeError
-from lattice_cli.events import Event, Failed, Finished, FinishReason, Prefilled, Started, Timing, Usage
+from lattice_cli.events import Event, Failed, Finished, FinishReason, Prefilled, Started, Timing, TokenScore, Usage
 from lattice_cli.job import Channel, Job
 from lattice_cli.model.card import ModelCard
 from lattice_cli.prompt.markers import markers_of
@@ -40,7 +41,7 @@ class Row:
     `fault` is set by whoever finds that this row, and no other, cannot go on. `guide` is the grammar's state in the
     backend, which advances it before it gives a token out.
 
-    Raises: InvalidField, for a constraint that cannot be enforced.
+    Raises: InvalidField for a constraint that cannot be enforced, UnsupportedField for calls that nobody reads.
     """
 
     def __init__(self, job: Job, card: ModelCard, choices: Choices | None = None) -> None:
@@ -55,7 +56,8 @@ class Row:
         self._compiled = None if job.constraint is None else compile_guide(card, job.constraint)
         free = job.limits.ignore_end and job.constraint is None  # a grammar says itself when it is fulfilled
         self.end_ids = job.limits.stop_ids | (frozenset() if free else card.end_ids)
-        self._reply = Reply(job, card.tokenizer, self._think)
+        calls = call_parser(job.speech) if job.speech is not None else None
+        self._reply = Reply(job, card.tokenizer, self._think, calls)
         self._closing = StopScanner((self._think[1],) if self._think else ())
         self._closed_at: int | None = None  # tokens out when the closing marker was whole
         self._reasoning_tokens = 0
@@ -125,7 +127,7 @@ class Row:
             self.fault = EngineFault(f"the reply cannot go on: {self.guide.error}")
             return []
         if token_id in self.end_ids:
-            return self.finish("stop", now_s)
+            return self.finish("stop", now_s, None if score is None else self._reply.named(token_id, score))
         self.emitted.append(token_id)
         events = self._reply.push(token_id, score)
         self._reasoning_tokens += self._reply.channel is Channel.REASONING
@@ -135,14 +137,14 @@ class Row:
             return [*events, *self.finish("length", now_s)]
         return events
 
-    def finish(self, reason: FinishReason, now_s: float) -> list[Event]:
-        """End the reply: release what was held back, then the one terminal event."""
+    def finish(self, reason: FinishReason, now_s: float, end: TokenScore | None = None) -> list[Event]:
+        """End the reply: release what was held back, then the one terminal event. `end` is the end token's score."""
         self._leave()
         stopped_by = self._reply.stopped_by
         events = self._reply.flush() if stopped_by is None and reason != "cancelled" else []
         if reason == "stop" and stopped_by is None and self._reply.called:
             reason = "tool_calls"
-        return [*events, Finished(self.job.id, reason, self._usage(), self._timing(now_s), stopped_by)]
+        return [*events, Finished(self.job.id, reason, self._usage(), self._timing(now_s), stopped_by, end)]
 
     def _leave(self) -> None:
         self.ended = True

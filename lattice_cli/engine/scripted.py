@@ -61,7 +61,7 @@ class Script(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     prompt_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     chat_template: str = BARE_CHATML
     think: tuple[str, str] | None = None
-    tool_parser: Literal["json", "qwen3_coder"] | None = None
+    tool_parser: Literal["json", "qwen3_coder", "mistral", "llama3_json"] | None = None
 
 
 def read_script(path: Path) -> Script:
@@ -263,6 +263,7 @@ def open_script(source: ModelSource, context_tokens: int | None) -> tuple[ModelC
         context_tokens=context_tokens or script.context_tokens,
         end_ids=frozenset({tokenizer.end_id}),
         chat_template=script.chat_template,
+        tool_parser=script.tool_parser,
         think=script.think,
     )
     return card, ScriptedBackend(script, tokenizer)

@@ -116,14 +116,33 @@ def read_template(folder: Path) -> str | None:
     return None
 
 
+def read_tool_template(folder: Path) -> str | None:
+    """The template for conversations with tools, where a folder has one beside the usual: the one named `tool_use`
+    in tokenizer_config.json, or additional_chat_templates/tool_use.jinja.
+
+    Raises: BrokenWeights for a file that cannot be read.
+    """
+    source = folder / "additional_chat_templates" / "tool_use.jinja"
+    if source.is_file():
+        try:
+            return source.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise BrokenWeights(f"`{source}` cannot be read as UTF-8 text") from error
+    found = _named_templates(read_fields(folder / "tokenizer_config.json").get("chat_template")).get("tool_use")
+    return found if isinstance(found, str) else None
+
+
 def _template_of(value: object) -> str | None:
     if isinstance(value, str):
         return value
-    if not isinstance(value, list):
-        return None
-    named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
+    named = _named_templates(value)
     chosen = named.get("default", next(iter(named.values()), None))
     return chosen if isinstance(chosen, str) else None
+
+
+def _named_templates(value: object) -> dict[object, object]:
+    items = value if isinstance(value, list) else []
+    return {item.get("name"): item.get("template") for item in items if isinstance(item, dict)}
 
 
 _BOUNDS: dict[str, tuple[type, float, float]] = {

@@ -113,7 +113,7 @@ def gguf_token(header: GgufHeader, name: str) -> str:
     return ""
 
 
-def gguf_template(metadata: Metadata) -> str | None:
-    """The chat template's jinja source, if the file has one."""
-    template = metadata.get("tokenizer.chat_template")
+def gguf_template(metadata: Metadata, name: str = "") -> str | None:
+    """The chat template's jinja source, or that of the `name` it has beside it, if the file has one."""
+    template = metadata.get(f"tokenizer.chat_template.{name}" if name else "tokenizer.chat_template")
     return template if isinstance(template, str) else None

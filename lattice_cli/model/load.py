@@ -63,6 +63,8 @@ def load(
         context_tokens=window,
         end_ids=speech.end_ids,
         chat_template=speech.template,
+        tool_template=speech.tool_template,
+        tool_parser=speech.tool_parser,
         bos_token=speech.bos_token,
         eos_token=speech.eos_token,
         sampling=speech.sampling,
