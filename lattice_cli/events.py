@@ -107,13 +107,16 @@ class CallPart:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The reply ended. `stopped_by` is the stop string that ended it, if one did."""
+    """The reply ended. `stopped_by` is the stop string that ended it, if one did; `end` is the score of the end token,
+    where that ended it and scores were asked for.
+    """
 
     job_id: str
     reason: FinishReason
     usage: Usage
     timing: Timing
     stopped_by: str | None = None
+    end: TokenScore | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ Thread: worker
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
+from lattice_cli.engine.calls import CallParser, Part
 from lattice_cli.engine.text import ChannelSplitter, Detokenizer, StopScanner
 from lattice_cli.engine.trail import ScoreTrail, Span, Trail
 from lattice_cli.events import CallPart, Event, Piece, TokenScore
@@ -21,32 +21,11 @@ from lattice_cli.model.card import Tokenizer
 Score = tuple[float, tuple[tuple[int, float], ...]]  # a token's log-probability, and (id, log-probability), best first
 
 
-class SaidPart(Protocol):
-    """A part of a tool call, as a call parser gives it."""
-
-    @property
-    def index(self) -> int: ...
-
-    @property
-    def name(self) -> str | None: ...
-
-    @property
-    def arguments(self) -> str: ...
-
-
-class CallStage(Protocol):
-    """A text stage that takes calls of tools out of an answer; what is no call comes back as it was."""
-
-    def push(self, text: str) -> Sequence[str | SaidPart]: ...
-
-    def flush(self) -> Sequence[str | SaidPart]: ...
-
-
 class Reply:
     """Of one row. `text` is what the newest token said, `called` whether a tool call was made."""
 
     def __init__(
-        self, job: Job, tokenizer: Tokenizer, think: tuple[str, str] | None, calls: CallStage | None = None
+        self, job: Job, tokenizer: Tokenizer, think: tuple[str, str] | None, calls: CallParser | None = None
     ) -> None:
         self._job_id = job.id
         self._tokenizer = tokenizer
@@ -88,12 +67,17 @@ class Reply:
             events.append(self._piece(Channel.ANSWER, rest, self._in_stops.take(len(rest))))
         return events
 
+    def named(self, token_id: int, score: Score) -> TokenScore:
+        """A token's score with the bytes of all that it names."""
+        spelled = self._tokenizer.token_bytes
+        return TokenScore(
+            token_id, spelled(token_id), score[0], tuple((spelled(one), value) for one, value in score[1])
+        )
+
     def _keep(self, trail: ScoreTrail, token_id: int, score: Score) -> None:
-        logprob, top = score
-        data = self._tokenizer.token_bytes(token_id)
+        named = self.named(token_id, score)
         end = self._letters + len(self.text) + (1 if self._detokenizer.unfinished else 0)
-        named = tuple((self._tokenizer.token_bytes(one), value) for one, value in top)
-        trail.push((self._letters, end if data else self._letters), TokenScore(token_id, data, logprob, named))
+        trail.push((self._letters, end if named.data else self._letters), named)
 
     def _events(self, segments: Sequence[tuple[Channel, str]]) -> list[Event]:
         events: list[Event] = []
@@ -109,7 +93,7 @@ class Reply:
                 events += self._from_calls(self._calls.push(text))
         return events
 
-    def _from_calls(self, parts: Iterable[str | SaidPart]) -> list[Event]:
+    def _from_calls(self, parts: Iterable[Part]) -> list[Event]:
         events: list[Event] = []
         content = ""
         for part in parts:

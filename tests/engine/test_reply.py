@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lattice_cli.engine.calls import CallFragment
 from lattice_cli.engine.reply import Reply
 from lattice_cli.events import CallPart, Event, Piece, TokenScore
 from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling
@@ -40,26 +41,19 @@ class Words:
         return self._words[token_id]
 
 
-@dataclass
-class Part:
-    index: int
-    name: str | None
-    arguments: str
-
-
 class Brackets:
     """A call parser for tests: what is between square brackets is a call; the rest is content."""
 
     def __init__(self) -> None:
         self._call: str | None = None
 
-    def push(self, text: str) -> list[str | Part]:
-        parts: list[str | Part] = []
+    def push(self, text: str) -> list[str | CallFragment]:
+        parts: list[str | CallFragment] = []
         for letter in text:
             if self._call is not None:
                 self._call += letter
                 if letter == "]":
-                    parts.append(Part(0, "f", self._call[1:-1]))
+                    parts.append(CallFragment(0, "f", self._call[1:-1]))
                     self._call = None
             elif letter == "[":
                 self._call = letter
@@ -67,7 +61,7 @@ class Brackets:
                 parts.append(letter)
         return parts
 
-    def flush(self) -> list[str | Part]:
+    def flush(self) -> list[str | CallFragment]:
         held, self._call = self._call, None
         return [held] if held else []
 

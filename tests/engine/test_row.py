@@ -5,12 +5,14 @@ Thread: any
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lattice_cli.engine.row import Row
-from lattice_cli.errors import EngineFault
-from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started, Timing, Usage
-from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling
+from lattice_cli.errors import EngineFault, UnsupportedField
+from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Started, Timing, Usage
+from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling, Tool, ToolSpeech
 from lattice_cli.model.card import ModelCard
 from tests.engine.letters import LETTERS, ids
 
@@ -90,3 +92,61 @@ def test_the_clock_of_a_reply_tells_waiting_reading_and_writing_apart() -> None:
     (end,) = reply.accept(0, 6.0)
     assert isinstance(end, Finished)
     assert end.timing == Timing(queued_s=1.0, prefill_s=2.0, first_token_s=3.5, decode_s=1.5)
+
+
+def asked(speech: ToolSpeech | None = None, **limits: Any) -> Row:
+    prompt = Prompt(tuple(ids("prompt")), "prompt")
+    return Row(Job("j", prompt, Sampling(), Limits(**{"max_tokens": 200, **limits}), speech=speech), LETTERS)
+
+
+WEATHER = ToolSpeech("json", (Tool("weather"),))
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Bern"}}</tool_call>'
+
+
+def reason(events: list[Event]) -> str:
+    (end,) = [event for event in events if isinstance(event, Finished)]
+    return end.reason
+
+
+def test_a_call_is_said_in_parts_and_is_the_reason_of_an_end() -> None:
+    events = fed(asked(WEATHER), "Look: " + CALL, end=True)
+    calls = [event for event in events if isinstance(event, CallPart)]
+    assert [(call.index, call.name) for call in calls if call.name] == [(0, "weather")]
+    assert "".join(call.arguments for call in calls) == '{"city": "Bern"}'
+    assert "".join(event.text for event in events if isinstance(event, Piece)).strip() == "Look:"
+    assert reason(events) == "tool_calls"
+
+
+def test_calls_before_other_ends_do_not_hide_them_and_without_calls_it_is_stop() -> None:
+    assert reason(fed(asked(WEATHER, stop=("!",)), CALL + "oh!")) == "stop"
+    assert reason(fed(asked(WEATHER, max_tokens=len(CALL)), CALL)) == "length"
+    assert reason(fed(asked(WEATHER), "<tool_call> is a marker", end=True)) == "stop"
+    assert reason(fed(asked(), CALL, end=True)) == "stop"
+
+
+def test_stop_strings_do_not_apply_to_calls() -> None:
+    events = fed(asked(WEATHER, stop=("weather", "Bern")), CALL, end=True)
+    assert reason(events) == "tool_calls"
+    assert '"Bern"' in "".join(event.arguments for event in events if isinstance(event, CallPart))
+
+
+def test_calls_that_nobody_can_read_are_refused() -> None:
+    with pytest.raises(UnsupportedField) as raised:
+        asked(ToolSpeech("no such dialect", ()))
+    assert raised.value.param == "tools"
+
+
+def test_a_stop_string_may_stay_in_the_answer() -> None:
+    events = fed(asked(stop=("bc",), keep_stop=True), "abcd")
+    assert "".join(event.text for event in events if isinstance(event, Piece)) == "abc"
+    (end,) = [event for event in events if isinstance(event, Finished)]
+    assert (end.reason, end.stopped_by) == ("stop", "bc")
+
+
+def test_stop_ids_end_a_reply_and_ends_can_be_ignored() -> None:
+    events = fed(asked(stop_ids=frozenset(ids("c"))), "abc")
+    assert "".join(event.text for event in events if isinstance(event, Piece)) == "ab"
+    assert reason(events) == "stop"
+    both = asked(stop_ids=frozenset(ids("c")), ignore_end=True)
+    assert not any(isinstance(event, Finished) for event in fed(both, "ab", end=True))
+    assert reason(fed(both, "c")) == "stop"
