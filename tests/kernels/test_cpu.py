@@ -35,7 +35,7 @@ def native() -> Any:
     return module
 
 
-@pytest.fixture(params=["AVX512-VNNI", "AVX2", "NEON dot product", "plain C++"])
+@pytest.fixture(params=["AVX512-VNNI", "AVX2-VNNI", "AVX2", "NEON dot product", "plain C++"])
 def isa(request: pytest.FixtureRequest, native: Any) -> Iterator[str]:
     best = native.isa()
     if not native.choose(request.param):

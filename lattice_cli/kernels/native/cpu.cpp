@@ -35,7 +35,7 @@ NB_MODULE(lattice_cpu, m) {
   m.def("resize", [](int threads) { team->resize(threads); }, "threads"_a);
   m.def("isa", [] { return std::string(isa_name(chosen_isa)); });
   m.def("choose", [](const std::string& name) {
-    for (Isa isa : {Isa::plain, Isa::neon, Isa::avx2, Isa::avx512}) {
+    for (Isa isa : kAllIsas) {
       if (name == isa_name(isa) && has_isa(isa)) return chosen_isa = isa, true;
     }
     return false;

@@ -4,10 +4,9 @@
 // machine runs on another.
 #pragma once
 
-#include <initializer_list>
-
 #if defined(__x86_64__) || defined(_M_X64)
 #define LATTICE_X86 1
+#include <cpuid.h>
 #include <immintrin.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #define LATTICE_ARM 1
@@ -20,11 +19,14 @@
 
 namespace lattice {
 
-enum class Isa { plain, neon, avx2, avx512 };
+enum class Isa { plain, neon, avx2, avx_vnni, avx512 };
+
+constexpr Isa kAllIsas[] = {Isa::plain, Isa::neon, Isa::avx2, Isa::avx_vnni, Isa::avx512};  // the best comes last
 
 inline const char* isa_name(Isa isa) {
   switch (isa) {
     case Isa::avx512: return "AVX512-VNNI";
+    case Isa::avx_vnni: return "AVX2-VNNI";
     case Isa::avx2: return "AVX2";
     case Isa::neon: return "NEON dot product";
     default: return "plain C++";
@@ -37,6 +39,10 @@ inline bool has_isa(Isa isa) {
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (isa == Isa::avx2) return avx2;
+  if (isa == Isa::avx_vnni) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 16);  // not every compiler knows its name
+  }
   if (isa == Isa::avx512) {
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -51,10 +57,9 @@ inline bool has_isa(Isa isa) {
 }
 
 inline Isa best_isa() {
-  for (Isa isa : {Isa::avx512, Isa::avx2, Isa::neon}) {
-    if (has_isa(isa)) return isa;
-  }
-  return Isa::plain;
+  Isa best = Isa::plain;
+  for (Isa isa : kAllIsas) best = has_isa(isa) ? isa : best;
+  return best;
 }
 
 // Denormal numbers become zero while an object of this class lives: a product with many of them is 14 times

@@ -126,6 +126,21 @@ namespace avx2 {
 #undef LATTICE_LEVEL
 #if defined(__clang__)
 #pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,avxvnni"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,avxvnni")
+#endif
+#define LATTICE_LEVEL 2
+#define LATTICE_VNNI 1
+namespace avx_vnni {
+#include "all.body.h"
+}
+#undef LATTICE_VNNI
+#undef LATTICE_LEVEL
+#if defined(__clang__)
+#pragma clang attribute pop
 #pragma clang attribute push( \
     __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"))), apply_to = function)
 #else
@@ -165,6 +180,7 @@ namespace neon {
 inline const Loops& loops(Isa isa) {
 #if LATTICE_X86
   if (isa == Isa::avx512) return avx512::table;
+  if (isa == Isa::avx_vnni) return avx_vnni::table;
   if (isa == Isa::avx2) return avx2::table;
 #elif LATTICE_ARM
   if (isa == Isa::neon) return neon::table;
@@ -175,6 +191,7 @@ inline const Loops& loops(Isa isa) {
 inline const DeltaLoops& delta_loops(Isa isa) {
 #if LATTICE_X86
   if (isa == Isa::avx512) return avx512::delta_table;
+  if (isa == Isa::avx_vnni) return avx_vnni::delta_table;
   if (isa == Isa::avx2) return avx2::delta_table;
 #elif LATTICE_ARM
   if (isa == Isa::neon) return neon::delta_table;

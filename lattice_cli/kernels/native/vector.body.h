@@ -136,6 +136,8 @@ template <bool WIDE>
 static inline vi dot4(vi acc, vi w, int32_t a) {
 #if LATTICE_LEVEL == 3
   return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, _mm512_set1_epi32(a));
+#elif defined(LATTICE_VNNI)
+  return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)w, _mm256_set1_epi32(a));
 #else
   if constexpr (WIDE) {  // maddubs saturates beyond 7 bits, so a byte is two nibbles
     const vi zero = {};

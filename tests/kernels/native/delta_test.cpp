@@ -290,7 +290,7 @@ static void test_reductions(const DeltaLoops& l, const std::string& isa, int sha
 
 int main(int count, char** words) {
   const int shapes = count > 1 ? std::atoi(words[1]) : 60;
-  for (const Isa isa : {Isa::plain, Isa::neon, Isa::avx2, Isa::avx512}) {
+  for (const Isa isa : kAllIsas) {
     if (!has_isa(isa)) continue;
     const std::string name = isa_name(isa);
     std::printf("testing %s\n", name.c_str());
