@@ -17,9 +17,10 @@ from collections.abc import Sequence
 from enum import Enum
 
 from lattice_cli.engine.call_stage import CallStage, waits
-from lattice_cli.engine.call_types import TEXT, Signature, Types, quoted_part, value_of
+from lattice_cli.engine.call_types import quoted_part, value_of
 from lattice_cli.engine.text import held_suffix
 from lattice_cli.job import Tool
+from lattice_cli.prompt.signature import TEXT, Signature, Types
 
 OUTER, OUTER_END, FUNCTION_END, PARAMETER_END = "<tool_call>", "</tool_call>", "</function>", "</parameter>"
 _FUNCTION = re.compile(r"<function=([^<>\n]{1,256})>\s*")
