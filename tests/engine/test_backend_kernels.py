@@ -1,4 +1,5 @@
-"""Every test of MlxBackend again, on a quantized tiny model whose layers and functions are the native kernels'.
+"""Every test of MlxBackend again, and some of rows with wishes, on a quantized tiny model whose layers and functions
+are the native kernels'.
 
 Thread: any (mlx runs on the test's own thread)
 """
@@ -15,6 +16,12 @@ from lattice_cli.kernels import fused, install, native_choice
 from lattice_cli.model.upstream import file_limit_kept
 from lattice_cli.settings import Home
 from tests.engine.test_backend import *  # noqa: F403
+from tests.engine.test_wishes import (  # noqa: F401
+    test_a_choice_that_is_cancelled_leaves_the_others_exact,
+    test_a_held_row_gives_what_its_schema_says_and_free_rows_stay_exact,
+    test_choices_may_have_wishes_of_their_own,
+    test_choices_read_their_prompt_once_in_waves_too,
+)
 from tests.tiny import write_tiny_folder
 
 pytestmark = [pytest.mark.tiny, pytest.mark.timeout(300)]

@@ -107,5 +107,18 @@ def test_presence_and_frequency_count_the_reply_and_not_the_prompt() -> None:
     assert out.tolist() == [[1.0, 1.0, 3.0, -0.75, -1.0]]
 
 
+def test_the_bias_comes_after_the_penalties() -> None:
+    penalty, bias = row_processors(job(Sampling(repetition_penalty=2.0, logit_bias=((0, 1.5), (4, -100.0)))))
+    context = mx.array([0, 4])
+    assert bias(context, penalty(context, mx.array([LOGITS]))).tolist() == [[2.5, 1.0, 3.0, 0.0, -102.0]]
+
+
+def test_the_end_is_out_of_reach_until_min_tokens_are_out() -> None:
+    asked = Job("j", Prompt((7, 7), ""), Sampling(), Limits(10, min_tokens=2))
+    (no_end,) = row_processors(asked, end_ids=frozenset({2, 99}))
+    for said, end in (([], -float("inf")), ([1], -float("inf")), ([1, 1], 3.0)):
+        assert no_end(mx.array([7, 7, *said]), mx.array([LOGITS])).tolist() == [[2.0, 1.0, end, 0.0, -1.0]]
+
+
 def test_a_row_without_penalties_has_no_processor() -> None:
     assert row_processors(job(Sampling())) == []

@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.scripted import ScriptedBackend, ScriptTokenizer, open_script, read_script
 from lattice_cli.errors import BadScript, UsageError
 from lattice_cli.events import Event, Failed, Finished, Piece
-from lattice_cli.job import Channel, Job, Limits, Sampling
+from lattice_cli.job import Channel, Constraint, Job, Limits, Sampling
 from lattice_cli.model.card import ModelCard, ModelSource
 from lattice_cli.prompt.template import render_chat
 from lattice_cli.settings import EngineSettings
@@ -38,9 +39,9 @@ class Stage:
         backend = ScriptedBackend(script, self.tokenizer, clock=self.clock)
         self.engine = Engine(self.card, backend, EngineSettings(), clock=self.clock)
 
-    def ask(self, name: str, text: str = "hi", max_tokens: int = 50, choice: int = 0) -> None:
+    def ask(self, name: str, text: str = "hi", max_tokens: int = 50, choice: int = 0, **wishes: Any) -> None:
         prompt = render_chat(self.card, [said("user", text)])
-        self.engine.add(Job(name, prompt, Sampling(), Limits(max_tokens), choice=choice))
+        self.engine.add(Job(name, prompt, Sampling(), Limits(max_tokens), choice=choice, **wishes))
 
     def run(self, until_s: float = 1e9) -> list[Event]:
         events: list[Event] = []
@@ -303,3 +304,80 @@ def test_what_is_told_is_one_token_of_its_own_row_and_forgotten_with_it(tmp_path
             prompt = json.loads(answer(events, f"{name}{round}"))["prompt"]
             assert prompt.startswith(f"<|im_start|>user\n{name}<")
         assert stage.tokenizer.token_bytes(stage.tokenizer.end_id + 1) == b""
+
+
+def test_a_job_that_ignores_ends_hears_them_until_its_limit(tmp_path: Path) -> None:
+    """It waited for ever for a token after the end."""
+    stage = Stage(tmp_path, {"tokens": ["a"], "token_ms": 1})
+    prompt = render_chat(stage.card, [said("user", "hi")])
+    stage.engine.add(Job("a", prompt, Sampling(), Limits(4, ignore_end=True)))
+    events = stage.run()
+    assert (answer(events), end_of(events).reason, end_of(events).usage.completion_tokens) == ("a", "length", 4)
+
+
+YES = Constraint("json_schema", '{"type":"object","properties":{"ok":{"type":"boolean"}},"required":["ok"]}')
+
+
+@pytest.mark.parametrize("tokens", [['{"ok"', ": true", "}"], ["{", '"ok":tr', "ue}"]])
+def test_a_script_that_keeps_to_a_grammar_is_said_and_ends_with_it(tmp_path: Path, tokens: list[str]) -> None:
+    stage = Stage(tmp_path, {"tokens": [*tokens, "and more that nobody hears"], "then": "repeat"})
+    stage.ask("a", constraint=YES)
+    events = stage.run()
+    assert json.loads(answer(events)) == {"ok": True}
+    assert end_of(events).reason == "stop"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sent"), [(["Sure! {"], ""), (["{", '"ok"', ": maybe"], '{"ok"'), (['{"ok"'], '{"ok"'), ([], "")]
+)
+def test_a_script_that_breaks_a_grammar_fails_closed(tmp_path: Path, tokens: list[str], sent: str) -> None:
+    """Text outside the grammar is not sent, an end before the grammar is fulfilled is none, and neighbours go on."""
+    stage = Stage(tmp_path, {"when": "bound", "tokens": tokens}, {"tokens": ["free"]})
+    stage.ask("a", "bound", constraint=YES)
+    stage.ask("b")
+    events = stage.run()
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert (failed.job_id, failed.error.status) == ("a", 500)
+    assert "grammar" in failed.error.message
+    assert answer(events) == sent
+    assert answer(events, "b") == "free"
+
+
+def test_a_scripted_thought_comes_before_the_grammar_and_a_budget_ends_it(tmp_path: Path) -> None:
+    """Report 59, and 61: thoughts and a schema together, with the line breaks that models write between them."""
+    after = replace(YES, opens_after="</think>")
+    thought = ["<think>", "so ", "{"]
+    stage = Stage(
+        tmp_path,
+        {"when": "all", "tokens": [*thought, "</think>", "\n\n", '{"ok":', "false}"]},
+        {"when": "plain", "tokens": ['{"ok":', "true}"]},
+        {"when": "never", "tokens": [*thought, "so"]},
+        think=["<think>", "</think>"],
+    )
+    stage.ask("a", "all", constraint=after)
+    stage.ask("b", "plain", constraint=after)
+    stage.ask("c", "never", constraint=after)
+    events = stage.run()
+    assert (answer(events, "a"), answer(events, "a", Channel.REASONING)) == ('{"ok":false}', "so {")
+    assert answer(events, "b") == '{"ok":true}'
+    (failed,) = [event for event in events if isinstance(event, Failed)]
+    assert failed.job_id == "c"
+
+
+def test_a_told_reply_is_not_held_to_a_grammar(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": [], "tell": True})
+    stage.ask("a", constraint=YES)
+    assert json.loads(answer(stage.run()))["constraint"]["kind"] == "json_schema"
+
+
+def test_a_script_is_sure_of_what_it_says(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, {"tokens": ["a", {"hex": "c3"}, {"hex": "a9"}]})
+    stage.ask("a", logprobs=1)
+    stage.ask("b", logprobs=0)
+    events = stage.run()
+    scores = {name: [s for e in events if isinstance(e, Piece) and e.job_id == name for s in e.scores] for name in "ab"}
+    assert [(score.data, score.logprob, score.top) for score in scores["a"]] == [
+        (data, 0.0, ((data, 0.0),)) for data in (b"a", b"\xc3", b"\xa9")
+    ]
+    assert [score.top for score in scores["b"]] == [(), (), ()]
+    assert answer(events, "b") == "aé"
