@@ -21,6 +21,7 @@ from tests.engine.test_wishes import (  # noqa: F401
     test_a_held_row_gives_what_its_schema_says_and_free_rows_stay_exact,
     test_choices_may_have_wishes_of_their_own,
     test_choices_read_their_prompt_once_in_waves_too,
+    test_scores_are_the_log_softmax_of_raw_logits_of_a_direct_pass,
 )
 from tests.tiny import write_tiny_folder
 

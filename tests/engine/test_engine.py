@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -253,3 +254,19 @@ def test_any_schedule_keeps_the_grammar_of_events(seed: int) -> None:
         assert text == counted(sizes[name][0], len(text))
         if name not in cancelled and name not in bad:
             assert len(text) == sizes[name][1]
+
+
+def test_jobs_of_one_prompt_object_are_choices_of_it_and_equal_prompts_are_not() -> None:
+    backend = CountingBackend()
+    engine = engine_of(backend)
+    first, second = job("a"), job("b")
+    engine.add(first, replace(second, prompt=first.prompt), job("c"))
+    engine.step()
+    a, b, c = (backend.rows[name] for name in "abc")
+    assert a.choices is b.choices is not None
+    assert c.choices is None
+    assert a.choices.waiting == {"a", "b"}
+    engine.cancel("a")
+    assert a.choices.waiting == {"b"}
+    run(engine)
+    assert a.choices.waiting == set()
