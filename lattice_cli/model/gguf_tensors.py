@@ -79,9 +79,11 @@ def half_at(blocks: Bytes, at: int) -> npt.NDArray[np.float16]:
 
 def _pack_nibbles(codes: Bytes) -> npt.NDArray[np.uint32]:
     """ggml: byte j of 16 holds weights j (low) and j + 16 (high). mlx: weights in order, low nibble first."""
-    ordered = np.concatenate([codes & 0xF, codes >> 4], axis=-1)  # (rows, groups, 32)
-    pairs = ordered[..., 0::2] | (ordered[..., 1::2] << 4)  # (rows, groups, 16)
-    packed: npt.NDArray[np.uint32] = pairs.reshape(codes.shape[0], -1).view(np.uint32)
+    pairs = np.ascontiguousarray(codes).view("<u2")  # (rows, groups, 8): bytes 2k and 2k + 1
+    ordered = np.empty(codes.shape, np.uint8)
+    ordered[..., :8] = (pairs & 0xF) | (pairs >> 4 & 0xF0)
+    ordered[..., 8:] = (pairs >> 4 & 0xF) | (pairs >> 8 & 0xF0)
+    packed: npt.NDArray[np.uint32] = ordered.reshape(codes.shape[0], -1).view(np.uint32)
     return packed  # (rows, width / 8)
 
 
