@@ -144,7 +144,7 @@ class DecodeBatch:
         samplers = [lane.sampler for lane in self._lanes]
         processed = any(lane.processors for lane in self._lanes)
         if not processed and all(sampler is samplers[0] for sampler in samplers):
-            return samplers[0](_masked(logits, masks))
+            return samplers[0](masked(logits, masks))
         drawn = []
         for row, lane in enumerate(self._lanes):
             own = logits[row : row + 1]
@@ -152,14 +152,14 @@ class DecodeBatch:
                 lane.context = mx.concatenate([lane.context, inputs[row : row + 1]])
                 for process in lane.processors:
                     own = process(lane.context, own)
-            drawn.append(lane.sampler(_masked(own, masks[row : row + 1])))
+            drawn.append(lane.sampler(masked(own, masks[row : row + 1])))
         return mx.concatenate(drawn)
 
 
-def _masked(logits: mx.array, masks: list[Mask | None]) -> mx.array:
+def masked(logits: mx.array, masks: list[Mask | None]) -> mx.array:
     """Logits (rows, vocabulary) with nothing but what the masks allow; ids beyond a mask are not allowed.
 
-    PERF: bits are spread by numpy and applied as one choice: 50 us a row at a vocabulary of 49,152.
+    PERF: numpy spreads the bits, and they are applied as one `where`: two passes over a byte a token.
     """
     if all(mask is None for mask in masks):
         return logits

@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
 from lattice_cli.engine.backend import MlxBackend
+from lattice_cli.engine.batch import masked
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.sampling import row_processors
 from lattice_cli.errors import EngineFault, InvalidField
@@ -259,6 +261,15 @@ def test_a_constraint_that_nobody_checked_fails_its_row_alone(network: Any) -> N
     (failed,) = [event for event in events if isinstance(event, Failed)]
     assert failed.job_id == "bad" and isinstance(failed.error, InvalidField)
     assert end_of(events, "free").reason == "length"
+
+
+def test_a_mask_fits_logits_of_any_width_and_leaves_free_rows_as_they_are() -> None:
+    """A padded vocabulary has logits for ids that the tokenizer lacks."""
+    logits = mx.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    none = -float("inf")
+    assert masked(logits, [np.array([False, True]), None]).tolist() == [[none, 2.0, none], [4.0, 5.0, 6.0]]
+    assert masked(logits[:, :1], [None, np.array([True, True])]).tolist() == [[1.0], [4.0]]
+    assert masked(logits, [None, None]) is logits
 
 
 # Choices of one prompt.
