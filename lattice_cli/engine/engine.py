@@ -149,9 +149,15 @@ class Engine:
     def alive(self) -> bool:
         """Whether the backend still makes tokens: one short row, alone, on a fresh state.
 
-        Called after `reset`, while no row is in the backend. It tells an engine that is broken from
-        requests that are. May raise what the backend raises.
+        It tells an engine that is broken from requests that are. Called after `reset`; rows that are in the backend
+        nevertheless (a prompt that could not be scored takes none out) start over. May raise what the backend raises.
         """
+        self._backend.reset()
+        if self._tried is not None:
+            self._suspects.appendleft(self._tried)
+            self._tried = None
+        held = [*self._suspects, *self._cleared]
+        self._cleared.extend(row for row in self._scheduler.running.values() if row not in held)
         probe = Row(
             Job("canary", Prompt(ids=(0,), text=""), Sampling(temperature=0.0), Limits(max_tokens=1)), self._card
         )

@@ -101,3 +101,13 @@ def test_a_worker_scores_counts_cancels_and_answers_all_when_it_stops() -> None:
     assert worker.stop()
     end = last.next(5.0)
     assert isinstance(end, Failed) and isinstance(end.error, EngineUnavailable)
+
+
+def test_a_canary_after_prompts_that_cannot_be_read_costs_the_rows_nothing() -> None:
+    """The canary runs alone on a fresh backend; rows that were decoding go on where they were."""
+    runs = engine()
+    runs.add(job("row", 3, 9), job("other", 5, 9))
+    events = [event for _ in range(5) for event in runs.step()]
+    assert runs.alive()
+    events += run(runs)
+    assert (text_of(events, "row"), text_of(events, "other")) == (counted(3, 9), counted(5, 9))
