@@ -33,12 +33,13 @@ class Check(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
 class Phase(Struct, forbid_unknown_fields=True, frozen=True):
     """One phase of a stream with what it must say; a bare name (`"content"`) is one that may say anything.
 
-    `content` and `reasoning` are the texts of all consecutive deltas joined; `usage` and `error` hold the
-    fields that must be there.
+    `content` and `reasoning` are the texts of all consecutive deltas joined; `calls` are the calls of tools that they
+    come to, as [name, arguments]; `usage` and `error` hold the fields that must be there.
     """
 
     content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
+    calls: list[tuple[str, Any]] | UnsetType = UNSET
     finish: str | UnsetType = UNSET
     usage: dict[str, int] | UnsetType = UNSET
     error: dict[str, Any] | UnsetType = UNSET
@@ -53,7 +54,7 @@ class Phase(Struct, forbid_unknown_fields=True, frozen=True):
         return {name: getattr(self, name) for name in names if getattr(self, name) is not UNSET}
 
 
-Bare = Literal["role", "content", "reasoning", "finish", "usage", "error", "done"]
+Bare = Literal["role", "content", "reasoning", "calls", "finish", "usage", "error", "done"]
 ENVELOPE = ("message", "type", "code", "param")
 
 

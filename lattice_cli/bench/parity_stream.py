@@ -10,6 +10,7 @@ Thread: any
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,8 @@ from sseclient import SSEClient
 from lattice_cli.bench.parity_expect import Bare, Phase
 from lattice_cli.bench.parity_rule import Divergence, Frame, shown
 
-JOINED = ("content", "reasoning")
+JOINED = ("content", "reasoning", "calls")
+OBJECTS = ("chat.completion.chunk", "text_completion")
 HEAD = ("id", "created", "model")
 
 
@@ -50,14 +52,17 @@ def kind_of(frame: Frame) -> str:
         return "usage"
     try:
         (choice,) = value["choices"]
-        delta, finish = choice["delta"], choice.get("finish_reason")
-        return _kind_of_delta(delta, finish)
+        # A completion's text is a content, too; what it ends with has no text of its own.
+        delta = choice["delta"] if "delta" in choice else {"content": choice["text"] or None}
+        return _kind_of_delta(delta, choice.get("finish_reason"))
     except (KeyError, TypeError, ValueError, AttributeError):
         return "no chunk of one choice"
 
 
 def _kind_of_delta(delta: dict[str, Any], finish: Any) -> str:
     content, reasoning = delta.get("content"), delta.get("reasoning_content")
+    if isinstance(delta.get("tool_calls"), list):
+        return "calls" if finish is None and not content and not reasoning else "a call with more than a call"
     if "role" in delta:
         opens = delta["role"] == "assistant" and not content and not reasoning and finish is None
         return "role" if opens else "a role that opens nothing"
@@ -96,7 +101,7 @@ def _check_heads(frames: Sequence[Frame]) -> Divergence | None:
     """One id, time and model, of the right types, in all chunks."""
     chunks = [(at, frame.value) for at, frame in enumerate(frames) if kind_of(frame) in ("role", "finish", *JOINED)]
     for at, chunk in chunks:
-        if chunk.get("object") != "chat.completion.chunk":
+        if chunk.get("object") not in OBJECTS:
             return Divergence(f"frame {at} /object", '"chat.completion.chunk"', shown(chunk.get("object")))
         for name, kind in zip(HEAD, (str, int, str), strict=True):
             value, first = chunk.get(name), chunks[0][1].get(name)
@@ -136,11 +141,36 @@ def _check_said(name: str, wanted: Any, taken: Sequence[Any], place: str) -> Div
         return None
     match name:
         case "content" | "reasoning":
-            key = "content" if name == "content" else "reasoning_content"
-            got: Any = "".join(frame["choices"][0]["delta"][key] for frame in taken)
+            got: Any = "".join(_text_of(frame["choices"][0], name) for frame in taken)
+        case "calls":
+            got = _calls_of(taken)
+            wanted = [list(one) for one in wanted]
         case "finish":
             got = taken[0]["choices"][0]["finish_reason"]
         case _:
             inner = taken[0][name]
             got = {key: inner.get(key) for key in wanted} if isinstance(inner, dict) else inner
     return None if got == wanted else Divergence(place, shown(wanted), shown(got))
+
+
+def _text_of(choice: dict[str, Any], name: str) -> str:
+    if "delta" not in choice:
+        return str(choice["text"])
+    return str(choice["delta"]["content" if name == "content" else "reasoning_content"])
+
+
+def _calls_of(taken: Sequence[Any]) -> Any:
+    """Deltas joined as SDKs join them: [name, arguments] of each call, or what is wrong with them."""
+    calls: list[list[str]] = []
+    ids: set[str] = set()
+    for part in (part for frame in taken for part in frame["choices"][0]["delta"]["tool_calls"]):
+        if "id" in part:
+            ids.add(part["id"])
+            calls.append([part["function"]["name"], ""])
+        if part.get("index") != len(calls) - 1 or len(ids) != len(calls):
+            return f"a call with index {part.get('index')}, and {len(calls)} begun"
+        calls[-1][1] += part["function"].get("arguments", "")
+    try:
+        return [[name, json.loads(arguments)] for name, arguments in calls]
+    except ValueError:
+        return f"arguments that are no JSON: {calls}"

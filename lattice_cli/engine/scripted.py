@@ -228,8 +228,12 @@ class ScriptedBackend:
             return []
         forced = playing.budget.forced(playing.row.emitted) if playing.budget else None
         if forced is None and position >= len(playing.ids) and reply.then != "repeat":
-            playing.due_s = None
-            return [_said(playing.row, self._tokenizer.end_id)] if reply.then == "eos" else []
+            if reply.then == "hang":
+                playing.due_s = None
+                return []
+            assert playing.due_s is not None
+            playing.due_s += reply.token_ms / 1000  # a job may ignore ends, and then hears one after another
+            return [_said(playing.row, self._tokenizer.end_id)]
         playing.position += 1
         assert playing.due_s is not None
         playing.due_s += reply.token_ms / 1000

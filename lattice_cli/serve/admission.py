@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from lattice_cli.engine.worker import EngineWorker, State, Ticket
 from lattice_cli.errors import EngineLost, ModelNotFound, UnsupportedField
+from lattice_cli.events import Scored
 from lattice_cli.job import Prompt
 from lattice_cli.model.card import ModelCard
+from lattice_cli.serve.hearing import heard
 from lattice_cli.serve.jobs import jobs_of, nothing_said
 from lattice_cli.serve.middleware import Visit
 from lattice_cli.serve.prompts import prompts_of
@@ -59,17 +61,18 @@ class Admission:
     def admit(self, dialect: Dialect, body: bytes, visit: Visit) -> Admitted:
         """Read, check, render and queue a request.
 
-        Raises: BadRequest, ModelNotFound, EngineUnavailable, Overloaded.
+        Raises: BadRequest, ModelNotFound, EngineUnavailable, Overloaded; ClientGone, EngineFault where prompts are
+        scored first.
         """
         ask = dialect.parse(body)
         visit.stream = ask.stream
         card = self.card_for(ask, visit)
-        prompts = prompts_of(ask, card, self._policy)
+        prompts = prompts_of(ask, card, self._settings)
         if self._settings.log_prompts:
             for prompt in prompts:
                 log.info("prompt %s id=%s", json.dumps(prompt.text), visit.request_id)
         jobs = [job for prompt in prompts for job in jobs_of(ask, card, prompt, self._settings)]
-        echoes = self._echoes(ask, prompts)
+        echoes = self._echoes(ask, prompts, visit)
         ticket = self._worker.submit(jobs) if jobs[0].limits.max_tokens else nothing_said(jobs)
         choice_of = {job.id: index for index, job in enumerate(jobs)}
         voice = dialect.voice(ask, card.served_id if ask.model is None else ask.model, echoes)
@@ -85,7 +88,7 @@ class Admission:
     def prompts(self, ask: Ask, visit: Visit) -> tuple[ModelCard, list[Prompt]]:
         """What a request would have the model read. Raises as `admit`."""
         card = self.card_for(ask, visit)
-        return card, prompts_of(ask, card, self._policy)
+        return card, prompts_of(ask, card, self._settings)
 
     def _check_model(self, asked: str | None, card: ModelCard) -> None:
         if asked not in (None, card.served_id, *self._settings.aliases) and not self._policy.any_model:
@@ -106,10 +109,13 @@ class Admission:
         names = ", ".join(header_names(ignored)) or "none that can be printed"
         log.warning("fields that nobody knows: %s id=%s", names, visit.request_id)
 
-    def _echoes(self, ask: Ask, prompts: Sequence[Prompt]) -> list[Echo]:
-        """What is sent back of the prompts."""
+    def _echoes(self, ask: Ask, prompts: Sequence[Prompt], visit: Visit) -> list[Echo]:
+        """What is sent back of the prompts, read for it where log-probabilities were asked for. Raises as `heard`."""
         if not ask.echo:
             return []
-        if ask.logprobs is not None:
-            raise UnsupportedField("`echo` together with `logprobs` is not supported", param="echo")
-        return [Echo(prompt.text) for prompt in prompts]
+        if ask.logprobs is None:
+            return [Echo(prompt.text) for prompt in prompts]
+        ticket = self._worker.score([prompt.ids for prompt in prompts], ask.logprobs)
+        events = heard(ticket, visit, self._settings.poll_s)
+        scores = {event.job_id: event.scores for event in events if isinstance(event, Scored)}
+        return [Echo(prompt.text, scores[job.id]) for prompt, job in zip(prompts, ticket.jobs, strict=True)]

@@ -34,6 +34,10 @@ class PolicyName(StrEnum):
     lattice_050 = "lattice-0.5.0"
 
 
+class ToolFallback(StrEnum):
+    hermes = "hermes"
+
+
 def serve_command(
     typed: typer.Context,
     model: ModelOption = None,
@@ -53,6 +57,10 @@ def serve_command(
     strict_fields: Annotated[
         bool, typer.Option("--strict-fields", help="Refuse requests with fields that nobody knows (policy openai).")
     ] = False,
+    tool_fallback: Annotated[
+        ToolFallback | None,
+        typer.Option(help="Offer tools in these words to a model whose template has none [default: refuse them]."),
+    ] = None,
     max_tokens: Annotated[
         int | None,
         typer.Option(
@@ -122,6 +130,7 @@ def serve_command(
         log_prompts=log_prompts,
         aliases=tuple(alias or ()),
         strict_fields=strict_fields,
+        tool_fallback=tool_fallback is not None,
     )
     home, ending = read_home(kernels=kernels, threads=threads), Ending(drain_s, exit_on_broken)
     _assemble(model, tokenizer_dir, host, port, home, engine, settings, ending).run()

@@ -1,4 +1,4 @@
-"""Events in, answer out: the only loop over events. How a request comes this far is in admission.py.
+"""Events in, answer out. How a request comes this far is in admission.py, how events are waited for in hearing.py.
 
 Knows no framework and no spelling.
 
@@ -20,6 +20,7 @@ from lattice_cli.policy import Commit
 from lattice_cli.serve import sse
 from lattice_cli.serve.admission import Admitted
 from lattice_cli.serve.failures import ClientGone, unexpected
+from lattice_cli.serve.hearing import heard
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Frame
 
@@ -34,26 +35,12 @@ class Exchange:
         self._policy = settings.policy
         self._clock = clock
 
-    # The one loop.
-
     def _heard(self, admitted: Admitted) -> Iterator[Event | None]:
-        """Every event in order, and None whenever `poll_s` passed in silence.
-
-        Whoever stops listening before the end cancels the jobs.
-
-        Raises: ClientGone, and the error of the first reply that failed.
-        """
-        ticket = admitted.ticket
-        try:
-            while not ticket.done:
-                event = ticket.next(self._settings.poll_s)
-                if admitted.visit.gone():
-                    raise ClientGone
-                if isinstance(event, Failed):
-                    raise event.error
-                yield event
-        finally:
-            ticket.cancel()
+        """What a client shall know of: one call at most, where it wants no more."""
+        events = heard(admitted.ticket, admitted.visit, self._settings.poll_s)
+        if admitted.ask.tools is None or admitted.ask.tools.parallel:
+            return events
+        return (event for event in events if not isinstance(event, CallPart) or event.index == 0)
 
     # An answer in one body.
 
@@ -74,8 +61,8 @@ class Exchange:
 
         Raises: ClientGone, or an error that came before.
         """
-        heard = self._heard(admitted)
-        return self._told(admitted, chain(self._before_commit(heard), heard))
+        events = self._heard(admitted)
+        return self._told(admitted, chain(self._before_commit(events), events))
 
     def _before_commit(self, heard: Iterator[Event | None]) -> list[Event | None]:
         """Listen as long as the policy waits with the status."""

@@ -12,20 +12,26 @@ from lattice_cli.errors import PromptTooLong, UnsupportedField, UsageError
 from lattice_cli.job import Limits
 from lattice_cli.model.card import ModelCard
 from lattice_cli.policy import Room
+from lattice_cli.prompt.thinking import Thinking
 from lattice_cli.prompt.window import fits
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Ask
 
+UNSAID = Thinking()
 MOST_TOKENS = 4096  # for 0.5.0, whatever the window
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`thinks`: the model marks its thoughts, so that a budget can close them."""
+    """`thinks`: the model marks its thoughts, so that a budget can close them; `opened`: the prompt ends inside one;
+    `thinking` is what the request's effort and switch come to.
+    """
 
     context_tokens: int
     prompt_tokens: int
     thinks: bool
+    opened: bool = False
+    thinking: Thinking = UNSAID
 
 
 def limits_of(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
@@ -46,7 +52,6 @@ def check_budget(settings: ServeSettings, card: ModelCard) -> None:
 
 
 def _fitting(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
-    budget = settings.reasoning_budget if ask.reasoning_budget is None else ask.reasoning_budget
     if ask.reasoning_budget and not window.thinks:
         raise UnsupportedField(
             "`reasoning_budget` needs a model that marks its thoughts, and this one does not",
@@ -64,12 +69,27 @@ def _fitting(ask: Ask, settings: ServeSettings, window: Window) -> Limits:
     return Limits(
         max_tokens,
         ending.stop,
-        reasoning_tokens=budget or None,
+        reasoning_tokens=_thoughts(ask, settings, window),
         stop_ids=frozenset(ending.stop_ids),
         ignore_end=ending.ignore_end,
         min_tokens=ending.min_tokens,
         keep_stop=ending.keep_stop,
     )
+
+
+def _thoughts(ask: Ask, settings: ServeSettings, window: Window) -> int | None:
+    """Tokens after which a thought is closed; None for never. An effort changes nothing where there are no thoughts.
+
+    Thoughts that are not wanted, and that the template cannot switch off, are closed before their first token, or
+    right after the marker that opens them.
+    """
+    if window.thinks and window.thinking.budget_tokens == 0:
+        return 0 if window.opened else 1
+    if ask.reasoning_budget is not None:
+        return ask.reasoning_budget or None
+    if window.thinks and ask.rendering.reasoning_effort is not None:
+        return window.thinking.budget_tokens
+    return settings.reasoning_budget or None
 
 
 def _whole(ask: Ask, settings: ServeSettings, window: Window) -> Limits:

@@ -11,18 +11,46 @@ from dataclasses import replace
 from lattice_cli.errors import InvalidField
 from lattice_cli.job import Prompt
 from lattice_cli.model.card import ModelCard
-from lattice_cli.policy import Policy
 from lattice_cli.prompt.template import BARE_CHATML, render_chat
+from lattice_cli.prompt.thinking import Thinking, thinking_of
+from lattice_cli.prompt.traits import traits_of
+from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Ask
 
 
-def prompts_of(ask: Ask, card: ModelCard, policy: Policy) -> list[Prompt]:
-    """One of a chat, else one for each of `ask.prompts`. Raises: InvalidMessages, InvalidField, ModelError."""
+def prompts_of(ask: Ask, card: ModelCard, settings: ServeSettings) -> list[Prompt]:
+    """One of a chat, else one for each of `ask.prompts`.
+
+    Raises: InvalidMessages, InvalidField, UnsupportedField, ModelError.
+    """
     if ask.prompts:
         return [_plain(prompt, card, ask.opening) for prompt in ask.prompts]
-    if policy.bare_chatml:
-        card = replace(card, chat_template=BARE_CHATML)
-    return [render_chat(card, ask.turns)]
+    if settings.policy.bare_chatml:
+        return [_bare(ask, card)]
+    thinking = thinking_for(ask, card)
+    effort = ask.rendering.reasoning_effort
+    options = replace(
+        ask.rendering,
+        enable_thinking=thinking.enabled,
+        reasoning_effort=None if effort == "none" else effort,
+        tool_fallback=settings.tool_fallback,
+    )
+    return [render_chat(card, ask.turns, tools=ask.tools.tools if ask.tools else (), options=options)]
+
+
+def _bare(ask: Ask, card: ModelCard) -> Prompt:
+    """As lattice_serve has it: bare ChatML, in which control tokens that anybody writes are control tokens."""
+    prompt = render_chat(replace(card, chat_template=BARE_CHATML, tool_template=None), ask.turns)
+    return replace(prompt, ids=tuple(card.tokenizer.encode(prompt.text)))
+
+
+def thinking_for(ask: Ask, card: ModelCard) -> Thinking:
+    """Whether a chat's reply shall begin with thoughts, and how long they may be by their effort."""
+    said = ask.rendering
+    if said.reasoning_effort is None and said.enable_thinking is None:
+        return Thinking()
+    switch = traits_of(card).thinking_switch
+    return thinking_of(said.reasoning_effort, switch=switch, enabled=said.enable_thinking)
 
 
 def _plain(said: str | tuple[int, ...], card: ModelCard, opening: bool) -> Prompt:

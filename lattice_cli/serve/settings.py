@@ -15,7 +15,7 @@ from lattice_cli.policy import OPENAI, Policy
 class ServeSettings:
     """`sampling`, `max_tokens`, `reasoning_budget` and `max_body_bytes` hold what flags or environment named, None
     where nobody did and the policy decides. `aliases` are further names of the model; with `strict_fields` a field
-    that nobody knows is refused.
+    that nobody knows is refused; with `tool_fallback` tools are offered in words of ours where a template has none.
 
     `commit_s`: how long a stream's status waits for the engine's first event before it is 200 all the
     same; `keepalive_s`: the longest silence on an open stream; `poll_s`: how often a waiting request
@@ -33,6 +33,7 @@ class ServeSettings:
     log_prompts: bool = False
     aliases: tuple[str, ...] = ()
     strict_fields: bool = False
+    tool_fallback: bool = False
 
     @property
     def body_limit(self) -> int:

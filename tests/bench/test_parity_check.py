@@ -204,3 +204,48 @@ def test_what_was_told_is_read_from_the_reply_and_messages_from_chatml() -> None
     assert messages_of("Q: hi\nA:") is None
     lost = answered({"choices": [{"message": {"content": "hello"}}]}, told=checks)
     assert lost is not None and lost.place == "told"
+
+
+# Calls of tools, and completions.
+
+
+def call(index: int, **part: Any) -> dict[str, Any]:
+    return chunk({"tool_calls": [{"index": index, **part}]})
+
+
+FIRST = call(0, id="call_1", type="function", function={"name": "add", "arguments": ""})
+PART = call(0, function={"arguments": '{"a":'})
+REST = call(0, function={"arguments": "1}"})
+SECOND = call(1, id="call_2", type="function", function={"name": "mul", "arguments": "{}"})
+CALLED = chunk({}, "tool_calls")
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        ((ROLE, FIRST, PART, REST, SECOND, CALLED, DONE), None),
+        ((ROLE, FIRST, PART, REST, CALLED, DONE), "frame 3 calls"),
+        ((ROLE, FIRST, PART, SECOND, CALLED, DONE), "frame 3 calls"),
+        ((ROLE, FIRST, PART, REST, call(0, id="call_2", function={"name": "mul"}), CALLED, DONE), "frame 4 calls"),
+        ((ROLE, FIRST, PART, REST, call(1, id="call_1", function={"name": "mul"}), CALLED, DONE), "frame 4 calls"),
+        ((ROLE, FIRST, PART, REST, SECOND, ONE, CALLED, DONE), "frame 5"),
+        ((ROLE, FIRST, PART, REST, SECOND, END, DONE), "frame 5 finish"),
+    ],
+)
+def test_calls_are_joined_as_clients_join_them(frames: Any, place: str | None) -> None:
+    wanted = ["role", {"calls": [["add", {"a": 1}], ["mul", {}]]}, {"finish": "tool_calls"}, "done"]
+    found = streamed(*frames, sse=wanted)
+    assert (found.place if found else None) == place
+
+
+def test_a_completions_texts_are_contents() -> None:
+    def text(said: str, finish: str | None = None) -> dict[str, Any]:
+        choice = {"index": 0, "text": said, "logprobs": None, "finish_reason": finish}
+        return {**HEAD, "object": "text_completion", "choices": [choice]}
+
+    wanted = [{"content": "ab"}, {"finish": "stop"}, "done"]
+    assert streamed(text("a"), text("b"), text("", "stop"), DONE, sse=wanted) is None
+    found = streamed(text("a"), text("b", "stop"), DONE, sse=wanted)
+    assert found is not None and found.place == "frame 0 content"
+    found = streamed(text("a"), text("b"), text("", "length"), DONE, sse=wanted)
+    assert found is not None and found.place == "frame 2 finish"

@@ -6,15 +6,17 @@ Thread: any
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lattice_cli.conversation import TextPart, Turn, said
+from lattice_cli.conversation import TextPart, ToolCall, Turn, said
 from lattice_cli.errors import BadRequest
 from lattice_cli.job import SamplingChoice
+from lattice_cli.prompt.template import RenderOptions
 from lattice_cli.serve.wire import Ask
-from lattice_cli.serve.wire.chat import ChatDialect
+from lattice_cli.serve.wire.chat import KNOWN, ChatDialect
 from lattice_cli.serve.wire.ending import Ending
 from lattice_cli.serve.wire.fields import HARMLESS, NEUTRAL, header_names
 
@@ -51,15 +53,30 @@ def test_every_field_arrives() -> None:
         thinking_token_budget=5,
         stream=True,
         stream_options={"include_usage": True, "include_obfuscation": False},
+        logit_bias={"7": 100, "3": -100.0},
+        stop_token_ids=[5, 4, 5],
+        include_stop_str_in_output=True,
+        ignore_eos=True,
+        min_tokens=2,
+        logprobs=True,
+        top_logprobs=20,
+        chat_template_kwargs={"a": 1, "b": None},
+        enable_thinking=True,
+        reasoning_effort="low",
+        add_generation_prompt=False,
     )
     assert ask == Ask(
         turns=(said("user", "hi"),),
         model="m",
-        sampling=SamplingChoice(1.0, 40, 0.5, 0.1, 1.2, -2.0, 2.0, 7),
+        sampling=SamplingChoice(1.0, 40, 0.5, 0.1, 1.2, -2.0, 2.0, 7, ((3, -100.0), (7, 100.0))),
         max_tokens=8,
         reasoning_budget=5,
-        ending=Ending(stop=("a", "b")),
+        ending=Ending(("a", "b"), (5, 4), ignore_end=True, min_tokens=2, keep_stop=True),
         choices=2,
+        logprobs=20,
+        rendering=RenderOptions(
+            add_generation_prompt=False, template_kwargs={"a": 1}, enable_thinking=True, reasoning_effort="low"
+        ),
         stream=True,
         include_usage=True,
     )
@@ -185,11 +202,27 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
     ({"messages": [{"role": "banana", "content": "x"}]}, (400, "invalid_role", "messages[0].role")),
     ({"messages": [{"role": 1, "content": "x"}]}, (400, "invalid_request", "messages[0].role")),
     ({"messages": [*HI, {"role": "user", "content": 7}]}, (400, "invalid_request", "messages[1].content")),
-    ({"messages": [{"role": "tool", "content": "x"}]}, (400, "unsupported_feature", "messages[0].role")),
-    (
-        {"messages": [{"role": "assistant", "content": None, "tool_calls": [{}]}]},
-        (400, "unsupported_feature", "messages[0].tool_calls"),
+    ({"messages": [{"role": "function", "content": "x"}]}, (400, "unsupported_feature", "messages[0].role")),
+    ({"messages": [{"role": "tool", "tool_call_id": "1"}]}, (400, "invalid_messages", "messages[0].content")),
+    *(
+        ({"messages": [{"role": "assistant", "tool_calls": [call]}]}, (400, code, f"messages[0].tool_calls[0]{place}"))
+        for call, code, place in (
+            ({}, "invalid_request", ".function"),
+            ({"function": {}}, "invalid_request", ".function.name"),
+            ({"function": {"name": 5}}, "invalid_request", ".function.name"),
+            ({"type": "custom", "function": {"name": "f"}}, "unsupported_feature", ".type"),
+            (7, "invalid_request", ""),
+        )
     ),
+    (
+        {"messages": [{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}]},
+        (400, "invalid_messages", "messages[0].tool_calls"),
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]},
+        (400, "unsupported_feature", "messages[0].function_call"),
+    ),
+    ({"messages": [*HI, {"role": "user", "content": "x", "name": 7}]}, (400, "invalid_request", "messages[1].name")),
     (
         {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
         (400, "invalid_request", "messages[0].content[0].text"),
@@ -211,19 +244,41 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
             {"type": "hologram"},
         )
     ),
-    # What would change the output and cannot be done yet (reports 91, 92, 147).
+    # What ends a reply, and what is told of it (report 92).
+    ({"logit_bias": {"x": 1}}, (400, "invalid_request", "logit_bias")),
+    ({"logit_bias": {"-1": 1}}, (400, "invalid_request", "logit_bias")),
+    ({"logit_bias": {"9" * 5000: 1}}, (400, "invalid_request", "logit_bias")),
+    ({"logit_bias": {"1": 100.5}}, (400, "invalid_request", "logit_bias")),
+    ({"logit_bias": {"1": True}}, (400, "invalid_request", "logit_bias")),
+    ({"logit_bias": [1]}, (400, "invalid_request", "logit_bias")),
+    ({"logit_bias": {str(token): 1 for token in range(4097)}}, (400, "invalid_request", "logit_bias")),
+    ({"stop_token_ids": [-1]}, (400, "invalid_request", "stop_token_ids[0]")),
+    ({"stop_token_ids": list(range(65))}, (400, "invalid_request", "stop_token_ids")),
+    ({"min_tokens": -1}, (400, "invalid_request", "min_tokens")),
+    ({"min_tokens": 5, "max_tokens": 4}, (400, "invalid_request", "min_tokens")),
+    ({"ignore_eos": 1}, (400, "invalid_request", "ignore_eos")),
+    ({"logprobs": 5}, (400, "invalid_request", "logprobs")),
+    ({"logprobs": True, "top_logprobs": 21}, (400, "invalid_request", "top_logprobs")),
+    ({"logprobs": True, "top_logprobs": -1}, (400, "invalid_request", "top_logprobs")),
+    ({"top_logprobs": 5}, (400, "invalid_request", "top_logprobs")),
+    ({"logprobs": False, "top_logprobs": 5}, (400, "invalid_request", "top_logprobs")),
+    # How a chat is rendered.
+    ({"reasoning_effort": "much"}, (400, "invalid_request", "reasoning_effort")),
+    ({"chat_template_kwargs": []}, (400, "invalid_request", "chat_template_kwargs")),
+    (
+        {"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}},
+        (400, "invalid_request", "enable_thinking"),
+    ),
+    (
+        {"continue_final_message": True, "add_generation_prompt": True},
+        (400, "invalid_request", "continue_final_message"),
+    ),
+    # What would change the output and cannot be done (reports 91, 92, 147).
     *(
         ({name: value}, (400, "unsupported_feature", name))
         for name, value in {
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-            "tool_choice": "required",
             "functions": [{"name": "f"}],
             "function_call": {"name": "f"},
-            "response_format": {"type": "json_object"},
-            "logprobs": True,
-            "top_logprobs": 5,
-            "logit_bias": {"999999999": 5},
-            "reasoning_effort": "low",
             "modalities": ["audio"],
             "audio": {},
             "prediction": {},
@@ -237,12 +292,6 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
             "mirostat": 2,
             "typical_p": 0.9,
             "num_ctx": 8192,
-            "ignore_eos": True,
-            "min_tokens": 5,
-            "guided_json": {},
-            "guided_regex": "a",
-            "chat_template_kwargs": {"enable_thinking": False},
-            "continue_final_message": True,
             "repetition_context_size": 20,
         }.items()
     ),
@@ -276,23 +325,33 @@ def test_refusals_speak_of_json_and_not_of_python(fields: dict[str, Any], messag
 
 def test_a_refused_field_says_how_to_go_on() -> None:
     with pytest.raises(BadRequest) as refused:
-        parse(response_format={"type": "json_schema"})
-    assert refused.value.sentence() == (
-        '`response_format` is not supported (hint: leave it out, or send null or {"type": "text"})'
-    )
+        parse(modalities=["audio"])
+    assert refused.value.sentence() == '`modalities` is not supported (hint: leave it out, or send null or ["text"])'
+    with pytest.raises(BadRequest) as refused:
+        parse(functions=[{"name": "f"}])
+    assert refused.value.sentence() == "`functions` is not supported (hint: send `tools`)"
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, value) for name, values in NEUTRAL.items() for value in values),
+        *((name, value) for name, values in NEUTRAL.items() for value in values if name not in KNOWN),
+        ("tools", []),
+        ("tool_choice", "none"),
+        ("tool_choice", "auto"),
+        ("parallel_tool_calls", False),
+        ("response_format", {"type": "text"}),
+        ("logprobs", False),
+        ("top_logprobs", 0),
+        ("logit_bias", {}),
+        ("grammar", ""),
         *((name, "anything") for name in HARMLESS),
         ("metadata", {"a": "b"}),
         ("store", True),
     ],
 )
 def test_legal_and_harmless_fields_are_accepted(name: str, value: Any) -> None:
-    """Report 147: `user`, `store`, `service_tier` and their like break nothing."""
+    """Report 44: a choice of tools without tools. Report 147: `user`, `store` and their like break nothing."""
     assert parse(**{name: value}) == ASK
 
 
@@ -321,6 +380,38 @@ def test_fields_that_nobody_knows_are_named_inside_too() -> None:
         ({"role": "assistant"}, Turn("assistant", ())),
         ({"role": "assistant", "content": "x", "tool_calls": [], "refusal": None}, said("assistant", "x")),
         (
+            {"role": "assistant", "content": "x", "tool_calls": None, "function_call": None, "audio": None},
+            said("assistant", "x"),
+        ),
+        (
+            {"role": "assistant", "content": "x", "reasoning_content": "hm", "reasoning": "hm"},
+            replace(said("assistant", "x"), reasoning="hm"),
+        ),
+        ({"role": "assistant", "content": "x", "reasoning": {}}, said("assistant", "x")),
+        (
+            {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
+            said("assistant", "no"),
+        ),
+        (
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}, "index": 0},
+                    {"function": {"name": "g", "arguments": {"a": "é"}}},
+                    {"function": {"name": "h"}},
+                ],
+            },
+            Turn(
+                "assistant",
+                tool_calls=(ToolCall("1", "f", '{"a":1}'), ToolCall("", "g", '{"a": "é"}'), ToolCall("", "h", "{}")),
+            ),
+        ),
+        (
+            {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "a"}], "name": "f"},
+            Turn("tool", (TextPart("a"),), name="f", tool_call_id="1"),
+        ),
+        ({"role": "tool", "content": "a"}, said("tool", "a")),
+        (
             {"role": "user", "content": [{"type": "text", "text": "My code is 12."}, {"type": "text", "text": "?"}]},
             Turn("user", (TextPart("My code is 12."), TextPart("?"))),
         ),
@@ -329,5 +420,7 @@ def test_fields_that_nobody_knows_are_named_inside_too() -> None:
     ],
 )
 def test_messages_become_turns(message: dict[str, Any], turn: Turn) -> None:
-    """Reports 83 and 87: empty texts are legal, and every part of an array reaches the model in order."""
+    """Reports 83 and 87: empty texts are legal, and every part of an array reaches the model in order. Reports 47, 48
+    and 49: arguments may be a text or a value, calls need no content, and null is absent.
+    """
     assert parse(messages=[message]).turns == (turn,)

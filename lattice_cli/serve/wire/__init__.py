@@ -16,7 +16,11 @@ from lattice_cli.conversation import Turn
 from lattice_cli.errors import LatticeError
 from lattice_cli.events import CallPart, Finished, Piece, TokenScore
 from lattice_cli.job import SamplingChoice
+from lattice_cli.prompt.template import DEFAULT as DEFAULT_RENDERING
+from lattice_cli.prompt.template import RenderOptions
 from lattice_cli.serve.wire.ending import NO_ENDING, Ending
+from lattice_cli.serve.wire.formats import Bound
+from lattice_cli.serve.wire.tools import ToolAsk
 
 if TYPE_CHECKING:
     from lattice_cli.engine.completion import Completion
@@ -37,7 +41,8 @@ class Ask:
 
     `model` None is the served one; `max_tokens` None is what fits, or `usual_max_tokens` where the server names no
     limit either; `reasoning_budget` None is the server's; `choices` replies are made of one prompt; `logprobs` is how
-    many likeliest tokens are told beside each, None for no log-probabilities; with `opening` a text begins with what
+    many likeliest tokens are told beside each, None for no log-probabilities; `rendering` and `tools` are of a chat;
+    `bound` is what the text must be; with `opening` a text begins with what
     the tokenizer puts before it; with `echo` prompts are sent back; `ignored` are the names of fields that nobody
     knows, whatever is in them.
     """
@@ -51,6 +56,9 @@ class Ask:
     ending: Ending = NO_ENDING
     choices: int = 1
     logprobs: int | None = None
+    rendering: RenderOptions = DEFAULT_RENDERING
+    tools: ToolAsk | None = None
+    bound: Bound | None = None
     stream: bool = False
     include_usage: bool = False
     usual_max_tokens: int | None = None

@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from msgspec import Meta
 
-from lattice_cli.errors import InvalidField
+from lattice_cli.errors import InvalidField, UnsupportedField
 from lattice_cli.serve.wire import Ask, Echo
 from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.chat_voice import ChatVoice
 from lattice_cli.serve.wire.ending import ending_of
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
-from lattice_cli.serve.wire.messages import KNOWN_IN_MESSAGE, Message, refuse_many_parts, turns_of
+from lattice_cli.serve.wire.formats import FormatFields, bound_of
+from lattice_cli.serve.wire.messages import Message, names_in_messages, refuse_many_parts, turns_of
+from lattice_cli.serve.wire.rendering import RenderFields, options_of
 from lattice_cli.serve.wire.schema import (
     SharedFields,
-    StreamOptions,
     agreed,
     choices_of,
     max_tokens_of,
     model_of,
+    names_in_options,
     read_fields,
     sampling_of,
     usage_wanted,
 )
+from lattice_cli.serve.wire.tools import ToolFields, tools_of
 
 MOST_LOGPROBS = 20
 
@@ -40,7 +43,8 @@ class ChatFields(SharedFields):
     top_logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
 
 
-KNOWN = frozenset(ChatFields.__struct_fields__)
+SHAPES = (ChatFields, RenderFields, ToolFields, FormatFields)
+KNOWN = frozenset(name for shape in SHAPES for name in shape.__struct_fields__)
 
 
 class ChatDialect:
@@ -51,6 +55,15 @@ class ChatDialect:
         refuse_unsupported(said, KNOWN)
         refuse_many_parts(said)
         fields = read_fields(said, ChatFields)
+        rendering = options_of(read_fields(said, RenderFields))
+        tools = tools_of(read_fields(said, ToolFields))
+        bound = bound_of(read_fields(said, FormatFields))
+        if tools is not None and bound is not None:
+            raise UnsupportedField(
+                f"`{bound.param}` together with tools that may be called is not supported",
+                param=bound.param.split(".")[0],
+                hint='leave one of them out, or send `tool_choice` "none"',
+            )
         include_usage = usage_wanted(fields)
         return Ask(
             turns=turns_of(fields.messages),
@@ -61,9 +74,12 @@ class ChatDialect:
             ending=ending_of(fields),
             choices=choices_of(fields),
             logprobs=_logprobs(fields),
+            rendering=rendering,
+            tools=tools,
+            bound=bound,
             stream=bool(fields.stream),
             include_usage=include_usage,
-            ignored=_ignored(said),
+            ignored=unknown_names([*said, *names_in_messages(said), *names_in_options(said)], KNOWN),
         )
 
     def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> ChatVoice:
@@ -82,9 +98,3 @@ def _logprobs(fields: ChatFields) -> int | None:
     if fields.top_logprobs and not fields.logprobs:
         raise InvalidField("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
     return fields.top_logprobs or 0 if fields.logprobs else None
-
-
-def _ignored(said: Mapping[str, Any]) -> tuple[str, ...]:
-    inside = [f"messages.{name}" for message in said["messages"] for name in message if name not in KNOWN_IN_MESSAGE]
-    options = [name for name in said.get("stream_options") or {} if name not in StreamOptions.__struct_fields__]
-    return unknown_names([*said, *inside, *(f"stream_options.{name}" for name in options)], KNOWN)

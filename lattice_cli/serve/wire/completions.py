@@ -18,13 +18,14 @@ from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.completions_voice import CompletionsVoice
 from lattice_cli.serve.wire.ending import ending_of
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
+from lattice_cli.serve.wire.formats import FormatFields, bound_of
 from lattice_cli.serve.wire.schema import (
     SharedFields,
-    StreamOptions,
     agreed,
     choices_of,
     max_tokens_of,
     model_of,
+    names_in_options,
     read_fields,
     sampling_of,
     usage_wanted,
@@ -45,7 +46,7 @@ class CompletionsFields(SharedFields):
     add_special_tokens: bool | None = None
 
 
-KNOWN = frozenset(CompletionsFields.__struct_fields__)
+KNOWN = frozenset((*CompletionsFields.__struct_fields__, *FormatFields.__struct_fields__))
 
 
 class CompletionsDialect:
@@ -64,7 +65,6 @@ class CompletionsDialect:
         if len(prompts) * choices > MOST_REPLIES:
             raise InvalidField(f"the prompts ask for more than {MOST_REPLIES} replies", param="prompt")
         include_usage = usage_wanted(fields)
-        options = [name for name in said.get("stream_options") or {} if name not in StreamOptions.__struct_fields__]
         return Ask(
             prompts=prompts,
             model=model_of(fields.model),
@@ -75,11 +75,12 @@ class CompletionsDialect:
             ending=ending_of(fields),
             choices=choices,
             logprobs=fields.logprobs,
+            bound=bound_of(read_fields(said, FormatFields)),
             stream=bool(fields.stream),
             include_usage=include_usage,
             opening=fields.add_special_tokens is not False,
             echo=bool(fields.echo),
-            ignored=unknown_names([*said, *(f"stream_options.{name}" for name in options)], KNOWN),
+            ignored=unknown_names([*said, *names_in_options(said)], KNOWN),
         )
 
     def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> CompletionsVoice:

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 
 
 class CompletionsVoice:
-    """See `Voice`. Reply number `i` of prompt number `p` is the choice `p * n + i`."""
+    """See `Voice`. Reply number `i` of prompt number `p` is the choice `p * n + i`.
+
+    Log-probabilities count the end token, as vLLM's do: whoever scores prompts with `max_tokens` 1 takes off one.
+    """
 
     def __init__(self, answer_id: str, created_s: int, model: str, ask: Ask, echoes: Sequence[Echo] = ()) -> None:
         self._head = {"id": answer_id, "object": "text_completion", "created": created_s, "model": model}
@@ -53,7 +56,8 @@ class CompletionsVoice:
         return []
 
     def close(self, choice: int, finished: Finished) -> list[Frame]:
-        frame = self._told(choice, "", None, compact(finished.reason))
+        end = None if finished.end is None else self._logprobs(choice, [finished.end])
+        frame = self._told(choice, "", end, compact(finished.reason))
         return [Frame(b'%b,"timings":%b}' % (frame.data[:-1], compact(timings_of([finished]))))]
 
     def end(self, finished: Sequence[Finished]) -> list[Frame]:
@@ -86,7 +90,9 @@ class CompletionsVoice:
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
         echo = self._echoes[index // self._ask.choices] if self._echoes else Echo("")
-        scores = (*echo.scores, *completion.scores(Channel.ANSWER))
+        scores = [*echo.scores, *completion.scores(Channel.ANSWER)]
+        if completion.finished is not None and completion.finished.end is not None:
+            scores.append(completion.finished.end)
         return {
             "index": index,
             "text": echo.text + completion.answer,

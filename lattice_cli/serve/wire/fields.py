@@ -19,9 +19,9 @@ from lattice_cli.errors import UnsupportedField
 
 # They say something about the caller, the bill or the server's memory, never about the text.
 HARMLESS = frozenset({
-    "cache_prompt", "cache_salt", "keep_alive", "metadata", "num_draft_tokens", "priority", "prompt_cache_key",
-    "prompt_cache_options", "prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store",
-    "ttl", "user", "verbosity",
+    "cache_prompt", "cache_salt", "guided_decoding_backend", "keep_alive", "metadata", "num_draft_tokens", "priority",
+    "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "request_id", "safety_identifier",
+    "service_tier", "store", "ttl", "user", "verbosity",
 })  # fmt: skip
 
 # Name -> the values beside null at which it changes nothing.
@@ -54,10 +54,10 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "documents": ([],),
     "echo": (False,),
     "guided_choice": (),
-    "guided_decoding_backend": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
+    "guided_whitespace_pattern": (),
     "ignore_eos": (False,),
     "include_reasoning": (True,),
     "include_stop_str_in_output": (False,),
@@ -124,11 +124,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "thinking": (),
 }
 
-# Read already, and not yet known to the engine.
-LATER = frozenset({
-    "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs", "min_tokens", "stop_token_ids",
-    "top_logprobs",
-})  # fmt: skip
 INSTEAD = {"functions": "tools", "function_call": "tool_choice"}
 
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -141,7 +136,7 @@ def refuse_unsupported(body: Mapping[str, Any], known: frozenset[str]) -> None:
     `known` are the names that this route honours, whatever the table says of others.
     """
     for name, value in body.items():
-        if name not in NEUTRAL or value is None or (name in known and name not in LATER):
+        if name not in NEUTRAL or value is None or name in known:
             continue
         if not any(_same(value, neutral) for neutral in NEUTRAL[name]):
             raise UnsupportedField(f"`{name}` is not supported", param=name, hint=_way_out(name))

@@ -1,5 +1,7 @@
 """The messages of a chat -> turns.
 
+`null` means absent in them too: clients send back what SDKs made of our own answers (report 49).
+
 Thread: any
 """
 
@@ -11,32 +13,49 @@ from typing import Any
 
 import msgspec
 
-from lattice_cli.conversation import Role, TextPart, Turn
+from lattice_cli.conversation import Role, TextPart, ToolCall, Turn
 from lattice_cli.errors import InvalidField, InvalidMessages, UnsupportedField
 
-ROLES: Mapping[str, Role] = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-LATER_ROLES = ("tool", "function")
+ROLES: Mapping[str, Role] = {
+    "system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool",
+}  # fmt: skip
 MOST_PARTS = 1024
 
 
 class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
+
+
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: Any = None
+
+
+class Called(msgspec.Struct):
+    """`type` is "function" or absent; an `index`, as streams have it, is read past."""
+
+    function: CalledFunction | None = None
+    id: str | None = None
+    type: str | None = None
 
 
 class Message(msgspec.Struct):
-    """`name`, `refusal`, `reasoning_content` and the like, which clients send back, are read past."""
+    """Of thoughts that are sent back under both of their names, the first is read."""
 
     role: str
     content: str | list[ContentPart] | None = None
-    tool_calls: list[Any] | None = None
+    name: str | None = None
+    tool_calls: list[Called] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    reasoning: Any = None
     function_call: Any = None
     audio: Any = None
 
 
-KNOWN_IN_MESSAGE = frozenset({
-    *Message.__struct_fields__, "name", "refusal", "annotations", "reasoning_content", "reasoning", "tool_call_id",
-})  # fmt: skip
+KNOWN_IN_MESSAGE = frozenset({*Message.__struct_fields__, "refusal", "annotations"})
 
 
 def refuse_many_parts(said: Mapping[str, Any]) -> None:
@@ -51,37 +70,77 @@ def refuse_many_parts(said: Mapping[str, Any]) -> None:
             )
 
 
+def names_in_messages(said: Mapping[str, Any]) -> list[str]:
+    """The names in messages that were read that nobody knows."""
+    messages = said.get("messages") or ()
+    return [f"messages.{name}" for message in messages for name in message if name not in KNOWN_IN_MESSAGE]
+
+
 def turns_of(messages: Sequence[Message] | None) -> tuple[Turn, ...]:
+    """Raises: InvalidMessages, InvalidField, UnsupportedField."""
     if not messages:
         raise InvalidMessages("`messages` must hold at least one message", param="messages")
     return tuple(_turn(message, f"messages[{index}]") for index, message in enumerate(messages))
 
 
 def _turn(message: Message, place: str) -> Turn:
-    if message.role in LATER_ROLES:
-        raise UnsupportedField(f"the role `{message.role}` is not supported yet", param=f"{place}.role")
+    if message.role == "function":
+        raise UnsupportedField(
+            "the role `function` is not supported", param=f"{place}.role", hint="send `tool` with a `tool_call_id`"
+        )
     if message.role not in ROLES:
         raise InvalidMessages(
-            f"`{place}.role` is none of system, developer, user, assistant", param=f"{place}.role", code="invalid_role"
+            f"`{place}.role` is none of {', '.join(ROLES)}", param=f"{place}.role", code="invalid_role"
         )
-    for name in ("tool_calls", "function_call", "audio"):
+    for name in ("function_call", "audio"):
         if getattr(message, name):
-            raise UnsupportedField(f"`{place}.{name}` is not supported yet", param=f"{place}.{name}")
+            raise UnsupportedField(f"`{place}.{name}` is not supported", param=f"{place}.{name}")
     role = ROLES[message.role]
     if message.content is None and role != "assistant":
         raise InvalidMessages(
             f"`{place}.content` must be a string or an array of parts",
             param=f"{place}.content",
         )
-    if isinstance(message.content, list):
-        return Turn(role, tuple(_part(part, f"{place}.content[{at}]") for at, part in enumerate(message.content)))
-    return Turn(role, (TextPart(message.content),) if message.content else ())
+    if message.tool_calls and role != "assistant":
+        raise InvalidMessages(f"`{place}` has calls, which only an assistant makes", param=f"{place}.tool_calls")
+    return Turn(
+        role,
+        _parts(message.content, f"{place}.content"),
+        name=message.name or None,
+        tool_calls=tuple(_call(one, f"{place}.tool_calls[{at}]") for at, one in enumerate(message.tool_calls or ())),
+        tool_call_id=message.tool_call_id if role == "tool" else None,
+        reasoning=_reasoning(message) if role == "assistant" else None,
+    )
+
+
+def _reasoning(message: Message) -> str | None:
+    told = message.reasoning_content or message.reasoning
+    return told if isinstance(told, str) and told else None
+
+
+def _parts(content: str | list[ContentPart] | None, place: str) -> tuple[TextPart, ...]:
+    if isinstance(content, list):
+        return tuple(_part(part, f"{place}[{at}]") for at, part in enumerate(content))
+    return (TextPart(content),) if content else ()
 
 
 def _part(part: ContentPart, place: str) -> TextPart:
-    if part.type != "text":
+    if part.type not in ("text", "refusal"):
         kind = json.dumps(part.type[:64])
         raise UnsupportedField(f"`{place}` is a part of type {kind}; only text is supported", param=f"{place}.type")
-    if part.text is None:
-        raise InvalidField(f"`{place}.text` is missing", param=f"{place}.text")
-    return TextPart(part.text)
+    text = part.text if part.type == "text" else part.refusal
+    if text is None:
+        raise InvalidField(f"`{place}.{part.type}` is missing", param=f"{place}.{part.type}")
+    return TextPart(text)
+
+
+def _call(said: Called, place: str) -> ToolCall:
+    """Arguments are a JSON text, or the value itself (report 47)."""
+    if said.type not in (None, "function"):
+        raise UnsupportedField(f"`{place}.type` must be `function`", param=f"{place}.type")
+    if said.function is None:
+        raise InvalidField(f"`{place}.function` is missing", param=f"{place}.function")
+    arguments = said.function.arguments
+    if not isinstance(arguments, str):
+        arguments = "{}" if arguments is None else json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(said.id or "", said.function.name, arguments)

@@ -106,6 +106,12 @@ def usage_wanted(fields: SharedFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
+def names_in_options(said: Mapping[str, Any]) -> list[str]:
+    """The names in a stream's options, which were read, that nobody knows."""
+    options = said.get("stream_options") or ()
+    return [f"stream_options.{name}" for name in options if name not in StreamOptions.__struct_fields__]
+
+
 def max_tokens_of(fields: SharedFields, least: int = 1) -> int | None:
     """The most tokens a reply may have; None for as many as fit."""
     for name in ("n_predict", "num_predict"):  # -1 is "no limit" where these names come from
@@ -155,7 +161,7 @@ def read_fields(body: Mapping[str, Any], shape: type[Fields]) -> Fields:
 def _complaint(said: str) -> InvalidField | InvalidMessages:
     matched = PLACED.match(said)
     assert matched is not None
-    text, place = matched[1], matched[2] or ""
+    text, place = matched[1], (matched[2] or "").removesuffix("[...]")  # a value of an object without fixed names
     if missing := re.fullmatch(r"Object missing required field `(.*)`", text):
         place = f"{place}.{missing[1]}" if place else missing[1]
         text = "is missing"

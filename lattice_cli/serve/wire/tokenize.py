@@ -17,8 +17,10 @@ from lattice_cli.model.card import ModelCard
 from lattice_cli.serve.wire import Ask
 from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
-from lattice_cli.serve.wire.messages import Message, refuse_many_parts, turns_of
+from lattice_cli.serve.wire.messages import Message, names_in_messages, refuse_many_parts, turns_of
+from lattice_cli.serve.wire.rendering import RenderFields, options_of
 from lattice_cli.serve.wire.schema import model_of, read_fields
+from lattice_cli.serve.wire.tools import ToolFields, tools_of
 
 
 class TokenizeFields(msgspec.Struct):
@@ -46,10 +48,11 @@ class Words:
 def read_tokenize(body: bytes) -> Words:
     """Raises: BadRequest."""
     said = read_object(body)
-    known = frozenset(TokenizeFields.__struct_fields__)
+    known = frozenset(name for shape in (TokenizeFields, RenderFields, ToolFields) for name in shape.__struct_fields__)
     refuse_unsupported(said, known)
     refuse_many_parts(said)
     fields = read_fields(said, TokenizeFields)
+    rendering, tools = options_of(read_fields(said, RenderFields)), tools_of(read_fields(said, ToolFields))
     given = [name for name in ("prompt", "content", "messages") if getattr(fields, name) is not None]
     if len(given) != 1:
         raise InvalidField("the body must hold one of `prompt`, `content` and `messages`", param="prompt")
@@ -60,7 +63,9 @@ def read_tokenize(body: bytes) -> Words:
         model=model_of(fields.model),
         # As there: vLLM puts a token for the beginning before a text unless told otherwise, llama-server does not.
         opening=fields.content is None if fields.add_special_tokens is None else fields.add_special_tokens,
-        ignored=unknown_names(said, known),
+        rendering=rendering,
+        tools=tools,
+        ignored=unknown_names([*said, *names_in_messages(said)], known),
     )
     return Words(ask, bool(fields.return_token_strs))
 
