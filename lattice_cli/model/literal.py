@@ -40,11 +40,11 @@ class LiteralEncoder:
         self._twin = _renamed(tokenizer, [(control.get(token.content, token.content), token) for _, token in added])
 
     def settled(self, text: str) -> str:
-        """`text`, or its normal form where only that spells a control token (as `＜` may be a `<`)."""
+        """`text`, or its normal form where that spells more control tokens (as `＜` may be a `<`)."""
         if self._normalizer is None or text.isascii():
             return text
         normal = str(self._normalizer.normalize_str(text))
-        return normal if self._spelled.search(normal) and not self._spelled.search(text) else text
+        return text if self._spelled.findall(normal) == self._spelled.findall(text) else normal
 
     def places(self, text: str) -> list[tuple[int, str]]:
         """Where control tokens are spelled in `text`, and which."""
@@ -57,26 +57,22 @@ class LiteralEncoder:
         """
         named = self._spelled.sub(lambda found: self._control[found[0]], text).translate(stands_for)
         named = named.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # as FastTokenizer.encode
-        ids = self._ids(named)
-        if ids is not None:
+        ids, leaked = self._ids(named)
+        if not leaked:
             return ids
         # NOTE: a vocabulary's own model may know a spelling whole (Unigram's does): no piece may hold one then.
         cuts = [0, *(found.start() + 1 for found in self._spelled.finditer(named)), len(named)]
-        pieces = (self._ids(named[start:end]) or [] for start, end in pairwise(cuts))
-        return [number for piece in pieces for number in piece]
+        return [number for start, end in pairwise(cuts) for number in self._ids(named[start:end])[0]]
 
-    def _ids(self, named: str) -> list[int] | None:
-        """None where a literal spelling became a control token all the same."""
+    def _ids(self, named: str) -> tuple[list[int], bool]:
+        """The ids, and whether a literal spelling became a control token all the same."""
         encoding = self._twin.encode(named, add_special_tokens=False)
-        ids = []
-        for number, token in zip(encoding.ids, encoding.tokens, strict=True):
-            known = self._id_of.get(token)
-            if known is None and number in self._control_ids:
-                return None
-            if known is not None and token in self._control:  # spelled, so from the model's vocabulary
-                return None
-            ids.append(number if known is None else known)
-        return ids
+        ids = [self._id_of.get(token, number) for number, token in zip(encoding.ids, encoding.tokens, strict=True)]
+        places = zip(ids, encoding.tokens, encoding.offsets, strict=True)
+        return ids, any(
+            number in self._control_ids and token not in self._id_of and named[start:end].strip() in self._control
+            for number, token, (start, end) in places
+        )
 
 
 def _renamed(tokenizer: tokenizers.Tokenizer, added: list[tuple[str, AddedToken]]) -> tokenizers.Tokenizer:
