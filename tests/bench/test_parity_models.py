@@ -62,7 +62,7 @@ def test_the_folders_are_small_and_say_where_their_numbers_come_from() -> None:
         if folder.is_dir():
             assert sum(file.stat().st_size for file in folder.iterdir()) < 2_000_000
             said = json.loads((folder / "golden.json").read_text())
-            assert said["recorded_from"] == "mlx-lm 0.32.2, to be replaced by transformers"
+            assert said["recorded_from"].startswith("transformers ")
             assert min(prompt["margin"] for prompt in said["prompts"]) > 0.05
 
 
