@@ -54,9 +54,9 @@ def _number(text: str, *, whole: bool) -> str | None:
         value = float(text)
     except ValueError:
         return None
-    if not math.isfinite(value) or (whole and not value.is_integer()):
+    if not math.isfinite(value) or (whole and not (value.is_integer() and abs(value) < 2**53)):
         return None
-    return str(int(value)) if whole else json.dumps(value)
+    return str(int(value)) if value.is_integer() and abs(value) < 2**53 else json.dumps(value)
 
 
 def _structure(text: str, types: Types) -> str | None:
