@@ -17,6 +17,8 @@ import sys
 from functools import partial
 from typing import Any
 
+from lattice_cli.kernels.limits import give_back_memory
+
 # In the fast mode these round their activations to 8 bits. The others, which bring most of the error and are less
 # than half of the work (docs/log.md), round to 15.
 _ROUGH = ("o_proj", "gate_proj", "up_proj", "in_proj_z", "out_proj")
@@ -43,6 +45,7 @@ def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
             module.clear()  # the list still holds it: let its arrays go now
             count += 1
     mx.clear_cache()
+    give_back_memory()
     return count
 
 

@@ -7,6 +7,7 @@ Thread: any
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 from collections.abc import Iterator
@@ -30,6 +31,16 @@ def memory_bytes(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/c
     folders = _groups("memory", cgroups, membership)
     limits = [_number(folder / name) for folder in folders for name in names]
     return min(total, *(int(limit) for limit in limits if limit), total)
+
+
+def give_back_memory() -> None:
+    """Return what the allocator keeps of freed memory to the system, where glibc can: 45 MB after loading
+    smollm2-135m from a GGUF file. Cost: milliseconds.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError, TypeError):  # another C library, or none that can be asked
+        return
 
 
 def _groups(controller: str, cgroups: Path, membership: Path) -> Iterator[Path]:
