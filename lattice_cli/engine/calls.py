@@ -54,7 +54,7 @@ def call_parser(speech: ToolSpeech) -> CallParser:
 
 
 def knows(dialect: str) -> bool:
-    """Whether calls in `dialect` can be read. Cost: seconds at the first foreign one, which imports mlx-lm."""
+    """Whether calls in `dialect` can be read. A foreign one has its parser imported."""
     if dialect in OWN:
         return True
     from lattice_cli.engine.call_foreign import find_module
