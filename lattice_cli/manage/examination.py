@@ -32,7 +32,7 @@ class Missing:
 class Examination:
     """All that doctor says. Sizes in bytes; `gflops` is a float32 matrix product's rate, None where mlx
     cannot be loaded; `kernels` is None where they are not for this machine; `sampling` is what a request that
-    names nothing gets from the default model.
+    names nothing gets from the default model, `template` what its chat template can do.
     """
 
     version: str
@@ -49,6 +49,7 @@ class Examination:
     models: tuple[str, ...]
     default_model: str
     sampling: dict[str, float | int | None] | None
+    template: str | None
     packages: dict[str, str]
     missing: tuple[Missing, ...]
 
@@ -81,7 +82,8 @@ def examine(home: Home) -> Examination:
         free_bytes=_free_bytes(home.models),
         models=models,
         default_model=home.default_model,
-        sampling=_sampling(home, missing),
+        sampling=_sampling(home),
+        template=_template(home),
         packages=package_versions(),
         missing=tuple(missing),
     )
@@ -138,7 +140,19 @@ def _models(home: Home, missing: list[Missing]) -> tuple[str, ...]:
     return tuple(line.name for line in lines if not line.problem)
 
 
-def _sampling(home: Home, missing: list[Missing]) -> dict[str, float | int | None] | None:
+def _template(home: Home) -> str | None:
+    """Of the default model; None when it is not here."""
+    from lattice_cli.manage.speaking import template_line, template_traits
+    from lattice_cli.model.locate import locate
+
+    try:
+        source = locate(home.default_model, home)
+        return None if source.kind == "script" else template_line(template_traits(source))
+    except LatticeError:
+        return None  # `_models` has said so
+
+
+def _sampling(home: Home) -> dict[str, float | int | None] | None:
     """What the default model's generation_config and our built-in values come to; None when it is not here."""
     from lattice_cli.job import Sampling, SamplingChoice, resolve_sampling
     from lattice_cli.model.folder import read_sampling

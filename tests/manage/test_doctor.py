@@ -50,6 +50,24 @@ def test_a_machine_that_is_ready(tmp_path: Path) -> None:
 
 
 @pytest.mark.tiny
+@pytest.mark.parametrize(
+    ("template", "line"),
+    [
+        ("qwen3.5", "tools, called in qwen3_coder; thinks, can be switched"),
+        ("qwen3", "tools, called in json; may think, can be switched"),
+        ("smollm3", "no tools (see --tool-fallback); may think, can be switched"),
+        (None, "no tools (see --tool-fallback); no switch for thinking"),
+    ],
+)
+def test_what_the_default_models_template_can_do(tmp_path: Path, template: str | None, line: str) -> None:
+    folder = write_tiny_folder(tmp_path / "models" / "tiny")
+    if template:
+        source = Path(__file__).parents[2] / "fixtures" / "templates" / f"{template}.jinja"
+        (folder / "chat_template.jinja").write_text(source.read_text())
+    assert ("template", line) in rows(examine(home_with(tmp_path)))
+
+
+@pytest.mark.tiny
 def test_a_fresh_home_is_told_how_to_get_the_default_model(tmp_path: Path) -> None:
     found = examine(home_with(tmp_path / "not" / "there", default="smollm2-135m"))
     assert not found.ready
