@@ -45,6 +45,20 @@ def call_constraint(speech: ToolSpeech, name: str | None = None, *, parallel: bo
     return Constraint("lark", "\n".join([start, *rules]) + "\n")
 
 
+def answer_or_calls(schema: str, speech: ToolSpeech, *, parallel: bool = True) -> Constraint:
+    """A reply that is JSON of a schema (its text; "{}" is any object), or calls and nothing else.
+
+    Raises: UnsupportedField as `call_constraint`; ValueError for a schema that is no JSON.
+    """
+    said = json.loads(schema)
+    if said is False:
+        raise ValueError("nothing can fulfil it")
+    answer = _json(said if isinstance(said, dict) and said else {"type": "object"} if said == {} else {})
+    calls, _, rules = call_constraint(speech, parallel=parallel).text.partition("\n")
+    lines = ["start: answer | calls", f"answer: {answer}", f"calls: {calls.removeprefix('start: ')}"]
+    return Constraint("lark", "\n".join(lines) + f"\n{rules}")
+
+
 def _json_call(key: str, before: str = "", after: str = "") -> Callable[[list[str], int, Tool], str]:
     def rule(rules: list[str], number: int, tool: Tool) -> str:
         rules.append(f"args{number}: {_json(_arguments(tool))}")

@@ -10,16 +10,18 @@ from dataclasses import replace
 
 from lattice_cli.engine.guide import compile_guide
 from lattice_cli.engine.worker import Ticket, new_job_id
-from lattice_cli.errors import UnsupportedField
+from lattice_cli.errors import InvalidField, UnsupportedField
 from lattice_cli.events import Finished, Timing, Usage
 from lattice_cli.job import Channel, Constraint, Job, Prompt, Sampling, SamplingChoice, ToolSpeech, resolve_sampling
 from lattice_cli.model.card import ModelCard
-from lattice_cli.prompt.call_grammar import call_constraint
+from lattice_cli.prompt.call_grammar import answer_or_calls, call_constraint
 from lattice_cli.prompt.traits import traits_of
 from lattice_cli.serve.limits import Window, limits_of
 from lattice_cli.serve.prompts import check_ids, thinking_for
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Ask
+from lattice_cli.serve.wire.formats import Bound
+from lattice_cli.serve.wire.tools import ToolAsk
 
 FALLBACK_DIALECT = "json"  # of prompt/hermes.py
 
@@ -80,17 +82,32 @@ def _constraint(ask: Ask, card: ModelCard, window: Window, speech: ToolSpeech | 
 
     Raises: InvalidField with the reason; UnsupportedField for calls that cannot be enforced.
     """
-    if ask.bound is not None:
-        constraint, param = ask.bound
-    elif speech is not None and ask.tools is not None and ask.tools.choice != "auto":
-        constraint, param = call_constraint(speech, ask.tools.name, parallel=ask.tools.parallel), "tools"
-    else:
+    bound = ask.bound if ask.tools is None or speech is None else _with_calls(ask.tools, speech, ask.bound)
+    if bound is None:
         return None
-    compile_guide(card, constraint, param)
+    compile_guide(card, bound.constraint, bound.param)
     thoughtless = window.thinking.enabled is False and window.thinking.budget_tokens is None
     if card.think is None or ask.prompts or (thoughtless and not window.opened):
-        return constraint
-    return replace(constraint, opens_after=card.think[1])
+        return bound.constraint
+    return replace(bound.constraint, opens_after=card.think[1])
+
+
+def _with_calls(tools: ToolAsk, speech: ToolSpeech, bound: Bound | None) -> Bound | None:
+    """What bounds a reply that may call, or must: then there is no text for another bound to hold."""
+    if tools.choice != "auto":
+        return Bound(call_constraint(speech, tools.name, parallel=tools.parallel), "tools")
+    if bound is None:
+        return None
+    if bound.constraint.kind == "json_schema":
+        try:
+            return Bound(answer_or_calls(bound.constraint.text, speech, parallel=tools.parallel), bound.param)
+        except ValueError as error:
+            raise InvalidField(f"this schema cannot be enforced: {error}", param=bound.param) from error
+    raise UnsupportedField(
+        f"`{bound.param}` together with tools that may be called is not supported",
+        param=bound.param,
+        hint='leave one of them out, or send `tool_choice` "none"',
+    )
 
 
 def nothing_said(jobs: Sequence[Job]) -> Ticket:

@@ -196,8 +196,43 @@ def test_thoughts_come_before_a_call_that_must_be_made() -> None:
         assert (told["reasoning"], calls_of(told), told["finish"]) == ("hm", [TOLD], "tool_calls")
 
 
-def test_a_schema_for_the_answer_and_tools_together_are_refused_by_name() -> None:
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        ('{"name": "Ann"}', ('{"name": "Ann"}', [], "stop")),
+        (FIRST, (None, [TOLD], "tool_calls")),
+        (f"{FIRST}\n{SECOND}", (None, [TOLD, TOLD_TOO], "tool_calls")),
+    ],
+)
+def test_a_reply_is_of_the_schema_or_calls(reply: str, told: Any) -> None:
+    """Agents send both: tools to be used, and what their answer must be in the end."""
+    with stage([{"tokens": [*reply]}], tool_parser="json") as house:
+        assert same(house, tools=TOOLS, response_format=FORMAT) == told
+
+
+def test_a_reply_that_is_neither_of_the_schema_nor_a_call_is_a_failure() -> None:
+    replies = [{"when": "prose", "tokens": ["Sure!"]}, {"tokens": ['{"age": 7}']}]
+    with stage(replies, tool_parser="json") as house, house.client() as one:
+        for content in ("prose", "age"):
+            answer = one.post(PATH, json=body(content, tools=TOOLS, response_format=FORMAT))
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"guided_regex": "a"}, "unsupported_feature", "guided_regex"),
+        ({"guided_choice": ["a"]}, "unsupported_feature", "guided_choice"),
+        ({"guided_json": "{"}, "invalid_request", "guided_json"),
+        ({"guided_json": {"type": "banana"}}, "invalid_request", "guided_json"),
+    ],
+)
+def test_other_bounds_beside_tools_are_refused_by_name(fields: dict[str, Any], code: str, param: str) -> None:
     with stage([{"tokens": [FIRST]}], tool_parser="json") as house, house.client() as one:
-        asked = body(tools=TOOLS, response_format={"type": "json_object"})
-        error = one.post(PATH, json=asked).json()["error"]
-        assert (error["code"], error["param"]) == ("unsupported_feature", "response_format")
+        error = one.post(PATH, json=body(tools=TOOLS, **fields)).json()["error"]
+        assert (error["code"], error["param"]) == (code, param)
+        assert one.post(PATH, json=body(tools=TOOLS, tool_choice="none", guided_regex=".*")).status_code in (200, 500)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from lattice_cli.errors import InvalidField, UnsupportedField
+from lattice_cli.errors import InvalidField
 from lattice_cli.serve.wire import Ask, Echo
 from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.chat_voice import ChatVoice
@@ -58,12 +58,6 @@ class ChatDialect:
         rendering = options_of(read_fields(said, RenderFields))
         tools = tools_of(read_fields(said, ToolFields))
         bound = bound_of(read_fields(said, FormatFields))
-        if tools is not None and bound is not None:
-            raise UnsupportedField(
-                f"`{bound.param}` together with tools that may be called is not supported",
-                param=bound.param.split(".")[0],
-                hint='leave one of them out, or send `tool_choice` "none"',
-            )
         include_usage = usage_wanted(fields)
         return Ask(
             turns=turns_of(fields.messages),
