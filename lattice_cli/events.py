@@ -96,7 +96,8 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class CallPart:
     """A part of a tool call: `name` with the first part of call number `index`, None afterwards; `arguments` is a
-    fragment of its JSON text. The fragments of a call, joined, are valid JSON.
+    fragment of its JSON text. The fragments of a call, joined, are valid JSON, unless the reply was cut inside it or
+    the model wrote what has no reading as JSON.
     """
 
     job_id: str

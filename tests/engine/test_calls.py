@@ -17,8 +17,11 @@ from hypothesis import strategies as st
 
 from lattice_cli.engine.call_stage import CallFragment
 from lattice_cli.engine.calls import call_parser, knows
+from lattice_cli.engine.row import Row
 from lattice_cli.errors import UnsupportedField
-from lattice_cli.job import Tool, ToolSpeech
+from lattice_cli.events import CallPart, Piece
+from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling, Tool, ToolSpeech
+from tests.engine.letters import LETTERS, ids
 
 pytestmark = pytest.mark.pure
 
@@ -356,3 +359,37 @@ def test_dialects_that_nobody_reads_are_refused() -> None:
 def test_our_own_dialects_import_no_mlx() -> None:
     assert all(map(knows, DIALECTS))
     assert "lattice_cli.engine.call_foreign" in sys.modules or "mlx_lm" not in sys.modules
+
+
+# In a row.
+
+
+def events_of(text: str, ended: bool, **limits: Any) -> list[Any]:
+    prompt = Prompt((1,), "x")
+    speech = ToolSpeech("json", TOOLS)
+    row = Row(Job("1", prompt, Sampling(), Limits(**{"max_tokens": 500, **limits}), speech=speech), LETTERS)
+    events = []
+    for letter in ids(text) + [0] * ended:
+        events += row.accept(letter, 0.0)
+        if row.ended:
+            break
+    return events
+
+
+def test_a_reply_with_a_call_ends_with_that_reason_and_one_that_is_cut_with_length() -> None:
+    """User report 34."""
+    events = events_of(f"<think>hm <tool_call> hm</think>{hermes()}", ended=True)
+    calls = [event for event in events if isinstance(event, CallPart)]
+    assert "".join(call.arguments for call in calls) == '{"city": "Oslo"}'
+    assert [event.channel for event in events if isinstance(event, Piece)].count(Channel.ANSWER) == 0
+    assert events[-1].reason == "tool_calls"
+    assert events_of("no call", ended=True)[-1].reason == "stop"
+    cut = events_of(hermes(), ended=True, max_tokens=60)
+    assert cut[-1].reason == "length"
+    assert next(event.name for event in cut if isinstance(event, CallPart)) == "f"
+
+
+def test_stop_strings_do_not_look_into_calls() -> None:
+    events = events_of(hermes() + "\nand Oslo", ended=True, stop=("Oslo",))
+    assert "".join(event.arguments for event in events if isinstance(event, CallPart)) == '{"city": "Oslo"}'
+    assert events[-1].stopped_by == "Oslo"
