@@ -7,6 +7,7 @@ Thread: any
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -105,11 +106,11 @@ def foreign_parser(tokenizer: FastTokenizer, template: str | None) -> str | None
     by_token = tokenizer.token_id("<|tool_call_start|>") is not None or tokenizer.token_id("<|end_of_msg|>") is not None
     if not by_token and not any(mark in (template or "") for mark in FOREIGN_CALLS):
         return None
-    from lattice_cli.model.upstream import file_limit_kept
+    from lattice_cli.model.upstream import light_import
 
     try:
-        with file_limit_kept():
-            from mlx_lm import tokenizer_utils
+        with light_import():
+            tokenizer_utils = importlib.import_module("mlx_lm.tokenizer_utils")
     except ImportError:
         return None
     infer: Any = tokenizer_utils._infer_tool_parser  # UPSTREAM: private

@@ -9,11 +9,11 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
-_patching = Lock()
+_patching = RLock()  # an import inside the block may come here again
 
 
 @contextmanager

@@ -5,6 +5,7 @@ Thread: any
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lattice_cli.model.folder import read_config
 from lattice_cli.model.gguf_tokenizer import gguf_template
 from lattice_cli.model.speech import Speech, foreign_parser, read_speech
 from lattice_cli.model.tokenizer import TOOL_MARKERS, FastTokenizer
+from lattice_cli.model.upstream import light_import
 from tests.tiny import tiny_tokenizer, write_json, write_tiny_folder
 
 
@@ -48,6 +50,8 @@ def test_a_parser_that_the_files_name_wins(tmp_path: Path) -> None:
 @pytest.mark.tiny
 def test_mlx_lm_is_asked_about_calls_that_we_cannot_read() -> None:
     tokenizer = FastTokenizer(tiny_tokenizer())
+    with light_import():  # as a model is loaded: what it leaves half imported must not be in the way
+        importlib.import_module("mlx_lm.models.cache")
     assert foreign_parser(tokenizer, "{{ tools }}<tool_call>{{ tool_call.name }}<arg_key>") == "glm47"
     assert foreign_parser(tokenizer, "<minimax:tool_call>") == "minimax_m2"
     assert foreign_parser(tokenizer, "<tool_call>{{ tool_call.name }}") is None  # ours
