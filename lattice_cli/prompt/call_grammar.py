@@ -17,8 +17,10 @@ from lattice_cli.errors import UnsupportedField
 from lattice_cli.job import Constraint, Tool, ToolSpeech
 from lattice_cli.prompt.signature import Signature, types_of
 
-# Between the tokens of JSON: at most a line break and an indentation (as engine/guide.py has it; user report 65).
-_GUIDANCE = {"whitespace_pattern": r"[\x20\t]{1,8}|\r?\n[\x20\t]{0,32}", "lenient": False}
+# Between the tokens of JSON: at most a space, as templates print calls; a small model pads them else (user report 65).
+_GUIDANCE = {"whitespace_pattern": r"\x20", "lenient": False}
+# Of an answer also a line break and an indentation, as engine/guide.py has it.
+_ANSWER_GUIDANCE = {"whitespace_pattern": r"[\x20\t]{1,8}|\r?\n[\x20\t]{0,32}", "lenient": False}
 _PARAMETER_END = "\n</parameter>\n"
 
 
@@ -53,7 +55,9 @@ def answer_or_calls(schema: str, speech: ToolSpeech, *, parallel: bool = True) -
     said = json.loads(schema)
     if said is False:
         raise ValueError("nothing can fulfil it")
-    answer = _json(said if isinstance(said, dict) and said else {"type": "object"} if said == {} else {})
+    answer = _json(
+        said if isinstance(said, dict) and said else {"type": "object"} if said == {} else {}, _ANSWER_GUIDANCE
+    )
     calls, _, rules = call_constraint(speech, parallel=parallel).text.partition("\n")
     lines = ["start: answer | calls", f"answer: {answer}", f"calls: {calls.removeprefix('start: ')}"]
     return Constraint("lark", "\n".join(lines) + f"\n{rules}")
@@ -130,8 +134,8 @@ def _arguments(tool: Tool) -> dict[str, Any]:
     return schema
 
 
-def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": _GUIDANCE}, ensure_ascii=False)
+def _json(schema: Mapping[str, Any], guidance: Mapping[str, Any] = _GUIDANCE) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": guidance}, ensure_ascii=False)
 
 
 def _literal(text: str) -> str:
