@@ -112,7 +112,7 @@ def serve_command(
         bool, typer.Option("--log-prompts", help="Log the text of prompts too (level info).")
     ] = False,
 ) -> None:
-    """Answer OpenAI clients over HTTP: /v1/chat/completions, /v1/models, /health."""
+    """Answer OpenAI clients over HTTP: chats, completions, models, tokens, health."""
     from lattice_cli.job import SamplingChoice
     from lattice_cli.policy import MEBIBYTE, POLICIES
     from lattice_cli.serve.settings import ServeSettings

@@ -281,7 +281,6 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
             "function_call": {"name": "f"},
             "modalities": ["audio"],
             "audio": {},
-            "prediction": {},
             "web_search_options": {},
             "best_of": 2,
             "echo": True,

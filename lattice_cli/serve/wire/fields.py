@@ -20,8 +20,8 @@ from lattice_cli.errors import UnsupportedField
 # They say something about the caller, the bill or the server's memory, never about the text.
 HARMLESS = frozenset({
     "cache_prompt", "cache_salt", "guided_decoding_backend", "keep_alive", "metadata", "num_draft_tokens", "priority",
-    "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "request_id", "safety_identifier",
-    "service_tier", "store", "ttl", "user", "verbosity",
+    "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "request_id",
+    "safety_identifier", "service_tier", "store", "ttl", "user", "verbosity",
 })  # fmt: skip
 
 # Name -> the values beside null at which it changes nothing.
@@ -35,7 +35,6 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
     "parallel_tool_calls": (True, False),
-    "prediction": (),
     "reasoning_effort": (),
     "response_format": ({"type": "text"},),
     "tool_choice": ("none", "auto"),
