@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lattice_cli.engine.call_json import JsonCalls, LlamaCalls, MistralCalls
+from lattice_cli.engine.call_bare import LlamaCalls, MistralCalls
+from lattice_cli.engine.call_json import JsonCalls
 from lattice_cli.engine.call_stage import CallFragment, Part
 from lattice_cli.engine.call_xml import XmlCalls
 from lattice_cli.job import ToolSpeech
