@@ -55,6 +55,7 @@ def jobs(said: dict[str, Any], *, model: SamplingChoice = SamplingChoice(), **se
 
 
 def test_a_value_comes_from_the_request_then_the_flag_then_the_model_then_the_built_in() -> None:
+    """Report 110: what a model recommends was ignored."""
     flags = SamplingChoice(temperature=0.2, top_k=5, seed=1)
     model = SamplingChoice(temperature=0.3, top_k=6, top_p=0.6, min_p=0.2)
     (job,) = jobs(body(temperature=0.1, max_tokens=2), sampling=flags, model=model)

@@ -124,8 +124,11 @@ def test_a_seed_is_any_integer_of_64_bits(seed: int, read: int) -> None:
     assert parse(seed=seed).sampling.seed == read
 
 
-@pytest.mark.parametrize(("stop", "read"), [("x", ("x",)), ([], ()), (["x"] * 16, ("x",) * 16), ("\0", ("\0",))])
+@pytest.mark.parametrize(
+    ("stop", "read"), [("x", ("x",)), (None, ()), ([], ()), (["x"] * 16, ("x",) * 16), ("\0", ("\0",))]
+)
 def test_stop_texts(stop: Any, read: tuple[str, ...]) -> None:
+    """Report 28: null and an empty list are none; an empty text, which would match everywhere, is refused below."""
     assert parse(stop=stop).ending.stop == read
 
 
@@ -419,7 +422,7 @@ def test_fields_that_nobody_knows_are_named_inside_too() -> None:
     ],
 )
 def test_messages_become_turns(message: dict[str, Any], turn: Turn) -> None:
-    """Reports 83 and 87: empty texts are legal, and every part of an array reaches the model in order. Reports 47, 48
-    and 49: arguments may be a text or a value, calls need no content, and null is absent.
+    """Reports 83 and 87: empty texts are legal, and every part of an array reaches the model in order. Report 113: a
+    developer is a system. Reports 47, 48 and 49: arguments are a text or a value, calls need no content, null is none.
     """
     assert parse(messages=[message]).turns == (turn,)
