@@ -142,7 +142,7 @@ class Row:
         self._leave()
         stopped_by = self._reply.stopped_by
         events = self._reply.flush() if stopped_by is None and reason != "cancelled" else []
-        if reason == "stop" and stopped_by is None and self._reply.called:
+        if reason == "stop" and self._reply.called:  # of a stop text after a call, too: clients drop the call otherwise
             reason = "tool_calls"
         return [*events, Finished(self.job.id, reason, self._usage(), self._timing(now_s), stopped_by, end)]
 

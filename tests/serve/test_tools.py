@@ -134,9 +134,10 @@ def test_a_reply_cut_in_a_call_says_length_and_loses_nothing() -> None:
 
 
 def test_stops_do_not_look_into_calls() -> None:
+    """Report 34: agents drop a call whose reply does not end as one, whatever came after it."""
     with stage([{"tokens": [FIRST, " END of it"]}], tool_parser="json") as house:
         content, calls, finish = same(house, tools=TOOLS, stop=["mul", "END"])
-    assert (calls, finish) == ([TOLD], "stop")
+    assert (calls, finish) == ([TOLD], "tool_calls")
     assert not (content or "").strip()
 
 
