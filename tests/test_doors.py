@@ -34,7 +34,7 @@ ENGINE_FOR_DOORS = r"engine\.(worker|open|completion|measure|guide)"
 HOMES = {
     "mlx": r"(model|engine|kernels)\..*",
     "mlx_lm": r"(model|engine|kernels)\..*",
-    "mlx_lm.generate": r"engine\.backend",
+    "mlx_lm.generate": r"engine\.(backend|reference)",
     "mlx_lm.models.cache": r"engine\.backend|model\.network",
     "transformers": r"model\.tokenizer",
     "gguf": r"model\.\w+",
@@ -43,7 +43,7 @@ HOMES = {
     "rich": r"console|chat\.view|bench\.report",
     "prompt_toolkit": r"chat\..*",
     "sseclient": r"bench\.(load|parity_stream)",
-    "typer": r"cli|options|\w+\.command|manage\.\w+",
+    "typer": r"cli|options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
 }
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
 

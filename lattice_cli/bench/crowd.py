@@ -1,49 +1,58 @@
-"""Several clients at once against one server: which questions they ask, and what came of them.
-
-The length of a prompt is asked for in tokens but a client has no tokenizer, so two short probes tell how
-many tokens a word and the chat template take; what was really read is reported from `usage`.
+"""Several clients against one server: a closed loop, in which each asks again when it was answered, or an open one, in
+which questions come at random times whether or not those before are answered (Poisson arrivals).
 
 Thread: any
 """
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from lattice_cli.bench.load import Question, Target, ask
+from lattice_cli.bench.load import Clock, Target, ask
+from lattice_cli.bench.questions import Source
 from lattice_cli.bench.reading import Answer, Miss
-from lattice_cli.errors import BenchError
-
-WORDS = ("time", "way", "day", "man", "world", "life", "hand", "part", "place", "case", "week", "work", "point", "home")
-TASK = "Write a very long story about these words, with many chapters."
-PROBE_WORDS = (16, 112)
 
 
 @dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """`clients` at once, each asking `trials` questions one after another, after `warmups` by one alone.
+class Goal:
+    """What a reply must keep to be good, in milliseconds; None asks nothing. `gap_ms` is the mean between tokens."""
 
-    `seed` makes the questions' openings unlike those of any run with another seed.
+    first_token_ms: float | None = None
+    gap_ms: float | None = None
+
+    def met(self, answer: Answer) -> bool:
+        rate = answer.decode_rate
+        slow = self.gap_ms is not None and rate is not None and 1000 / rate > self.gap_ms
+        late = self.first_token_ms is not None and 1000 * answer.first_token_s > self.first_token_ms
+        return not slow and not late
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`clients` at once, each asking `trials` questions, or as many as it can begin in `duration_s`. With `rate_s`
+    (questions a second) there are no clients: as many questions begin as would have, at random times.
     """
 
-    model: str
-    prompt_tokens: int
-    max_tokens: int
     clients: int
     trials: int
-    warmups: int
-    seed: int
+    duration_s: float | None = None
+    rate_s: float | None = None
 
-    def question(self, number: int, words: int, max_tokens: int | None = None) -> Question:
-        """Question `number` of this run with that many filler words."""
-        filler = " ".join(WORDS[place % len(WORDS)] for place in range(words))
-        label = f"{self.seed + number:x}"[::-1]  # the digit that changes comes first
-        opening = f"{label} is your number."
-        return Question(self.model, opening, f"{filler}\n{TASK}", max_tokens or self.max_tokens)
+    def arrivals_s(self, seed: int) -> Iterator[float]:
+        """When questions begin, of an open loop."""
+        assert self.rate_s is not None
+        draw, now_s, count = random.Random(seed), 0.0, 0
+        while True:
+            now_s += draw.expovariate(self.rate_s)
+            if now_s > self.duration_s if self.duration_s is not None else count >= self.clients * self.trials:
+                return
+            yield now_s
+            count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,57 +64,56 @@ class LoadResult:
     wall_s: float
 
 
-def run_load(target: Target, plan: LoadPlan, say: Callable[[str], None] = lambda line: None) -> LoadResult:
-    """Probe, warm up, measure. `say` hears how far it is.
-
-    Raises: BenchError when the server does not answer the probes.
-    """
-    words = _words_for(target, plan)
-    asked = len(PROBE_WORDS)
-    for number in range(plan.warmups):
-        say(f"warm-up {number + 1} of {plan.warmups}")
-        ask(target, plan.question(asked + number, words))
-    asked += plan.warmups
-    questions = [plan.question(asked + number, words) for number in range(plan.clients * plan.trials)]
-    say(f"{len(questions)} requests by {plan.clients} client(s) at once")
-    began_s = time.monotonic()
-    outcomes = _ask_all(target, questions, plan.clients)
-    wall_s = time.monotonic() - began_s
+def run_pace(
+    target: Target,
+    source: Source,
+    pace: Pace,
+    first: int,
+    clock: Clock = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> LoadResult:
+    """Ask at a pace; `first` is the number of the first question."""
+    outcomes = deque[Answer | Miss]()
+    numbers = Numbers(first)
+    began_s = clock()
+    if pace.rate_s is not None:
+        threads = []
+        for at_s in pace.arrivals_s(source.seed):
+            sleep(max(0.0, began_s + at_s - clock()))
+            question = source.question(numbers.next())
+            threads.append(start_client(lambda question=question: outcomes.append(ask(target, question))))  # type: ignore[misc]
+    else:
+        threads = [start_client(lambda: _client(target, source, pace, numbers, outcomes)) for _ in range(pace.clients)]
+    for thread in threads:
+        thread.join()
+    wall_s = clock() - began_s
     answers = tuple(outcome for outcome in outcomes if isinstance(outcome, Answer))
     misses = tuple(outcome for outcome in outcomes if isinstance(outcome, Miss))
     return LoadResult(answers, misses, wall_s)
 
 
-def _ask_all(target: Target, questions: Sequence[Question], clients: int) -> list[Answer | Miss]:
-    """Every question's outcome, by `clients` threads. They are daemons, so that Ctrl-C ends the run at once."""
-    waiting, outcomes = deque(questions), deque[Answer | Miss]()
+class Numbers:
+    """The numbers of questions, each given once; threads share it."""
 
-    def client() -> None:
-        while True:
-            try:
-                question = waiting.popleft()
-            except IndexError:
-                return
-            outcomes.append(ask(target, question))
+    def __init__(self, first: int) -> None:
+        self._next, self._lock = first, threading.Lock()
 
-    threads = [threading.Thread(target=client, name=f"client-{number}", daemon=True) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return list(outcomes)
+    def next(self) -> int:
+        with self._lock:
+            self._next += 1
+            return self._next - 1
 
 
-def _words_for(target: Target, plan: LoadPlan) -> int:
-    """How many filler words make `plan.prompt_tokens`: a straight line through two probes."""
-    counts = []
-    for number, words in enumerate(PROBE_WORDS):
-        outcome = ask(target, plan.question(number, words, max_tokens=2))
-        if isinstance(outcome, Miss):
-            raise BenchError(f"the server does not answer: {outcome.reason}", hint="check --url and --model")
-        counts.append(outcome.prompt_tokens)
-    per_word = (counts[1] - counts[0]) / (PROBE_WORDS[1] - PROBE_WORDS[0])
-    if per_word <= 0:  # a server that counts no prompt tokens, or a scripted one
-        return plan.prompt_tokens
-    fixed = counts[0] - per_word * PROBE_WORDS[0]
-    return max(1, round((plan.prompt_tokens - fixed) / per_word))
+def _client(target: Target, source: Source, pace: Pace, numbers: Numbers, outcomes: deque[Answer | Miss]) -> None:
+    until_s = None if pace.duration_s is None else time.monotonic() + pace.duration_s
+    asked = 0
+    while asked < pace.trials if until_s is None else time.monotonic() < until_s:
+        outcomes.append(ask(target, source.question(numbers.next())))
+        asked += 1
+
+
+def start_client(work: Callable[[], object]) -> threading.Thread:
+    """A daemon, so that Ctrl-C ends the run at once."""
+    thread = threading.Thread(target=work, name="client", daemon=True)
+    thread.start()
+    return thread

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import http.client
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 from sseclient import SSEClient
 
 from lattice_cli.bench.address import Address, read_address
-from lattice_cli.bench.reading import Answer, Frame, Miss, Reading
+from lattice_cli.bench.reading import Answer, CountTokens, Frame, Miss, Reading
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A server, and how to ask it; `timeout_s` bounds every wait for bytes."""
+    """A server, and how to ask it; `timeout_s` bounds every wait for bytes. `count` counts tokens of a text."""
 
     address: Address
     timeout_s: float
     api_key: str | None = field(default=None, repr=False)
+    count: CountTokens | None = None
 
     def connect(self) -> http.client.HTTPConnection:
         """A fresh connection, not yet open."""
@@ -42,29 +45,30 @@ class Target:
         return known | ({"authorization": f"Bearer {self.api_key}"} if self.api_key else {})
 
 
-def read_target(url: str, timeout_s: float, api_key: str | None = None) -> Target:
+def read_target(url: str, timeout_s: float, api_key: str | None = None, count: CountTokens | None = None) -> Target:
     """`http://host:port`, with or without `/v1`. Raises: UsageError."""
-    return Target(read_address(url), timeout_s, api_key)
+    return Target(read_address(url), timeout_s, api_key, count)
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. `opening` is unlike any other question's, so that no cached prefix helps."""
+    """What is asked: (role, text) pairs. `more` are fields beyond the usual ones, such as `ignore_eos`."""
 
     model: str
-    opening: str
-    text: str
+    messages: tuple[tuple[str, str], ...]
     max_tokens: int
+    more: tuple[tuple[str, object], ...] = ()
 
     def body(self) -> bytes:
         """The request: streamed, greedy, with usage."""
         wire = {
             "model": self.model,
-            "messages": [{"role": "system", "content": self.opening}, {"role": "user", "content": self.text}],
+            "messages": [{"role": role, "content": text} for role, text in self.messages],
             "max_tokens": self.max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **dict(self.more),
         }
         return msgspec.json.encode(wire)
 
@@ -77,34 +81,58 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
-def ask(target: Target, question: Question, clock: Callable[[], float] = time.monotonic) -> Answer | Miss:
-    """Ask once, on a connection of its own. Whatever goes wrong is a Miss; only bugs raise."""
+def ask(
+    target: Target, question: Question, clock: Clock = time.monotonic, heard: Callable[[], bool] = lambda: True
+) -> Answer | Miss:
+    """Ask once, on a connection of its own. Whatever goes wrong is a Miss; only bugs raise.
+
+    `heard` is called at every text; when it says False the client leaves, and that is a Miss of kind "left".
+    """
     began_s = clock()
     connection = target.connect()
     try:
         connection.request("POST", target.path("chat/completions"), question.body(), target.headers())
         response = connection.getresponse()
         if response.status != 200:
-            return Miss(f"HTTP {response.status}: {_told(response.read())}")
-        reading = Reading()
-        for event in SSEClient(_arrivals(response)).events():
-            if event.data == "[DONE]":
-                break
-            frame = msgspec.json.decode(event.data, type=Frame)
-            if frame.error is not None:
-                return Miss(f"an error in the stream: {_told(msgspec.json.encode(frame.error))}")
-            reading.take(frame, clock() - began_s)
-        return reading.outcome(clock() - began_s)
+            return Miss(f"HTTP {response.status}: {_told(response.read())}", f"HTTP {response.status}")
+        reading = Reading(question.max_tokens, target.count)
+        return read_stream(_arrivals(response), reading, lambda: clock() - began_s, heard)
     except TimeoutError:
-        return Miss(f"nothing came for {target.timeout_s:g} s")
+        return Miss(f"nothing came for {target.timeout_s:g} s", "timeout")
     except OSError as error:
-        return Miss(f"the connection failed: {error.strerror or error}")
+        return Miss(f"the connection failed: {error.strerror or error}", "connection")
     except http.client.HTTPException as error:
-        return Miss(f"the connection broke: {type(error).__name__}")
+        return Miss(f"the connection broke: {type(error).__name__}", "connection")
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Miss(f"the stream is not OpenAI's: {error}")
+        return Miss(f"the stream is not OpenAI's: {error}", "malformed")
     finally:
         connection.close()
+
+
+def read_stream(
+    packets: Iterable[bytes], reading: Reading, clock: Clock, heard: Callable[[], bool] = lambda: True
+) -> Answer | Miss:
+    """Fold the packets of a stream's body. The clock is read once a packet, when it came, however it is cut."""
+    came_s = 0.0
+
+    def timed() -> Iterator[bytes]:
+        nonlocal came_s
+        for packet in packets:
+            came_s = clock()
+            yield packet
+
+    for event in SSEClient(timed()).events():
+        if event.data == "[DONE]":
+            break
+        frame = msgspec.json.decode(event.data, type=Frame)
+        if frame.error is not None:
+            told = _told(msgspec.json.encode(frame.error))
+            return Miss(f"an error in the stream: {told}", "error in the stream")
+        texts = len(reading.texts)
+        reading.take(frame, came_s)
+        if len(reading.texts) > texts and not heard():
+            return Miss("this client left", "left")
+    return reading.outcome(clock())
 
 
 def first_model(target: Target) -> str | None:

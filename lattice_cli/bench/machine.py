@@ -8,6 +8,8 @@ Thread: any
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import resource
@@ -16,9 +18,12 @@ import sys
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lattice_cli.kernels import limits
 from lattice_cli.settings import Home
+
+_WEIGHTS = (".safetensors", ".gguf", ".q4", ".f16", ".bin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,42 @@ def versions() -> dict[str, str | None]:
     """Python and the packages that decide the speed."""
     names = ("lattice-cli", "mlx", "mlx-lm", "mlx-cpu", "mlx-metal", "mlx-cuda-12", "mlx-cuda-13")
     found = {name: _version(name) for name in names}
-    return {"python": platform.python_version(), **{name: found[name] for name in names if found[name]}}
+    revision = _revision()
+    return {
+        "python": platform.python_version(),
+        **{name: found[name] for name in names if found[name]},
+        **({"revision": revision} if revision else {}),
+    }
+
+
+def _revision() -> str | None:
+    """The git commit of an editable installation, `+` after it when files differ from it; None of any other."""
+    try:
+        direct = json.loads(metadata.distribution("lattice-cli").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return None
+    folder = urlsplit(str(direct.get("url", ""))).path
+    if not direct.get("dir_info", {}).get("editable") or not (Path(folder) / ".git").exists():
+        return None
+    commit = _first_line("git", "-C", folder, "rev-parse", "--short=12", "HEAD")
+    changed = _first_line("git", "-C", folder, "status", "--porcelain", "--untracked-files=no")
+    return f"{commit}+" if commit and changed else commit
+
+
+def model_hash(path: Path) -> str:
+    """sha256 over the names and bytes of the weights and the config at `path`. Cost: a second for 1.5 GB."""
+    files = (
+        [path]
+        if path.is_file()
+        else sorted(f for f in path.iterdir() if f.suffix in _WEIGHTS or f.name == "config.json")
+    )
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0")
+        with file.open("rb") as opened:
+            while block := opened.read(1 << 20):
+                digest.update(block)
+    return f"sha256:{digest.hexdigest()}"
 
 
 def computing(home: Home) -> dict[str, str | int | None]:

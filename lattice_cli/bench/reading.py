@@ -1,13 +1,15 @@
 """What one streamed reply said, and what can be counted from it: an Answer, or a Miss with its reason.
 
-Tokens are counted from `usage` alone: a chunk may hold no token, one or several. Knows the frames of
-OpenAI's streams; knows no sockets and no clock.
+Tokens are counted from `usage`, or by a tokenizer over the whole text; a chunk may hold no token, one or several,
+and a proxy may send several chunks in one packet. Knows the frames of OpenAI's streams; knows no sockets and no clock.
 
 Thread: any
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,13 +17,17 @@ import msgspec
 
 from lattice_cli.bench.stats import rate
 
+CountTokens = Callable[[str], int]
+LIE_TOKENS, LIE_SHARE = 3, 0.05  # an end token, a joint between thought and answer; more is no rounding
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply that holds. Counts are the server's `usage`, seconds are this client's clock.
+    """A reply that holds. Seconds are this client's clock, from before the connection is opened.
 
-    `first_token_s` runs from before the connection is opened to the first text, `last_token_s` to the
-    last, `total_s` to the end of the stream; `gaps_s` lie between texts.
+    `completion_tokens` are the server's `usage`, or `own_tokens` where it sends none; thoughts are among them.
+    `first_token_s` and `last_token_s` are the first and last text, `total_s` the end of the stream. `gaps_s` lie
+    between arrivals, and `first_share` is which part of all chunks the first arrival held.
     """
 
     prompt_tokens: int
@@ -32,6 +38,10 @@ class Answer:
     total_s: float
     gaps_s: tuple[float, ...]
     finish_reason: str
+    reasoning_tokens: int | None = None
+    own_tokens: int | None = None
+    first_share: float = 0.0
+    doubt: str | None = None
 
     @property
     def prefill_rate(self) -> float | None:
@@ -40,8 +50,11 @@ class Answer:
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens after the first, per second between the first text and the last."""
-        return rate(self.completion_tokens - 1, self.last_token_s - self.first_token_s)
+        """Tokens after the first arrival, per second between the first text and the last. Where chunks come singly
+        that is (tokens - 1) / seconds; what came joined in the first packet took no time that was seen.
+        """
+        first = max(1.0, self.first_share * self.completion_tokens)
+        return rate(self.completion_tokens - first, self.last_token_s - self.first_token_s)
 
     @property
     def whole_rate(self) -> float | None:
@@ -51,9 +64,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Miss:
-    """A request that brought no countable reply, and why."""
+    """A request that brought no countable reply: why, and of which kind."""
 
     reason: str
+    kind: str = "other"
 
 
 class _Delta(msgspec.Struct):
@@ -67,14 +81,19 @@ class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-class _Details(msgspec.Struct):
+class _Cached(msgspec.Struct):
     cached_tokens: int | None = None
+
+
+class _Thought(msgspec.Struct):
+    reasoning_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
+    prompt_tokens_details: _Cached | None = None
+    completion_tokens_details: _Thought | None = None
 
 
 class Frame(msgspec.Struct):
@@ -85,34 +104,64 @@ class Frame(msgspec.Struct):
 
 @dataclass(slots=True)
 class Reading:
-    """What has been heard of one reply."""
+    """What has been heard of one reply that may be `max_tokens` long; `count` is a tokenizer's, where there is one."""
 
-    times_s: list[float] = field(default_factory=list)
+    max_tokens: int
+    count: CountTokens | None = None
+    times_s: list[float] = field(default_factory=list)  # of chunks with text
+    texts: list[str] = field(default_factory=list)
     usage: _Usage | None = None
     finish_reason: str | None = None
 
     def take(self, frame: Frame, now_s: float) -> None:
+        """A frame whose last byte came at `now_s`; frames of one packet have the same time."""
         self.usage = frame.usage or self.usage
         for choice in frame.choices:
             self.finish_reason = choice.finish_reason or self.finish_reason
-            if choice.delta.content or choice.delta.reasoning_content or choice.delta.reasoning:
+            delta = choice.delta
+            if text := (delta.reasoning_content or delta.reasoning or "") + (delta.content or ""):
                 self.times_s.append(now_s)
+                self.texts.append(text)
 
     def outcome(self, total_s: float) -> Answer | Miss:
         if self.finish_reason is None:
-            return Miss("the stream ended before the reply did (no finish_reason)")
-        if self.usage is None:
-            return Miss("the server sends no usage in streams, so its tokens cannot be counted")
-        if not self.times_s or self.usage.completion_tokens == 0:
-            return Miss("the reply is empty")
-        details = self.usage.prompt_tokens_details
+            return Miss("the stream ended before the reply did (no finish_reason)", "cut short")
+        if self.usage is None and self.count is None:
+            return Miss("the server sends no usage in streams, so its tokens cannot be counted", "no usage")
+        if not self.times_s or (self.usage is not None and self.usage.completion_tokens == 0):
+            return Miss("the reply is empty", "empty")
+        own_tokens = self.count("".join(self.texts)) if self.count is not None else None
+        usage = self.usage or _Usage(0, own_tokens or 0)
+        cached, thought = usage.prompt_tokens_details, usage.completion_tokens_details
+        arrivals_s = sorted(set(self.times_s))
         return Answer(
-            prompt_tokens=self.usage.prompt_tokens,
-            cached_tokens=(details.cached_tokens or 0) if details else 0,
-            completion_tokens=self.usage.completion_tokens,
-            first_token_s=self.times_s[0],
-            last_token_s=self.times_s[-1],
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=(cached.cached_tokens or 0) if cached else 0,
+            completion_tokens=usage.completion_tokens,
+            first_token_s=arrivals_s[0],
+            last_token_s=arrivals_s[-1],
             total_s=total_s,
-            gaps_s=tuple(later - earlier for earlier, later in zip(self.times_s, self.times_s[1:], strict=False)),
+            gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals_s)),
             finish_reason=self.finish_reason,
+            reasoning_tokens=thought.reasoning_tokens if thought else None,
+            own_tokens=own_tokens,
+            first_share=self.times_s.count(arrivals_s[0]) / len(self.times_s),
+            doubt=self._doubt(usage.completion_tokens, own_tokens, thought.reasoning_tokens if thought else None),
         )
+
+    def _doubt(self, told: int, own: int | None, thoughts: int | None) -> str | None:
+        """Why `usage` cannot be true; None when nothing speaks against it.
+
+        More tokens than were shown may be thoughts that are kept back, where the server says so.
+        """
+        if told > self.max_tokens:
+            return f"usage says {told} tokens, and {self.max_tokens} were asked for"
+        slack = max(LIE_TOKENS, LIE_SHARE * told)
+        if own is not None:
+            if own - told > slack or (told - own > slack and told - own > (thoughts or 0)):
+                return f"usage says {told} tokens, and the text has {own}"
+            return None
+        shown = len("".join(self.texts).encode("utf-8", "surrogatepass"))
+        if told - (thoughts or 0) > shown + slack:
+            return f"usage says {told} tokens, and the text has {shown} bytes"
+        return None

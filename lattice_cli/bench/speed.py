@@ -1,113 +1,173 @@
-"""How fast the engine is, in this process and without HTTP: prefill and decode apart.
+"""How fast the engine is, in this process and without HTTP: prefill and decode apart, at depths, with rows beside each
+other, free and under a grammar, with a prefix that is new, known or edited.
 
-Every trial reads a prompt of exactly the asked length that begins unlike any other trial's, so that no
-cached prefix helps, and draws greedily. Knows EngineWorker and its events; the numbers are the engine's
-own clock.
+Every reply is greedy and as long as asked: end tokens are tokens like any other. Knows jobs and a `run` that brings
+their times; knows no thread and no clock.
 
 Thread: any
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from lattice_cli.bench.energy import Meter
+from lattice_cli.bench.noise import UNWATCHED, Noise, Watch
+from lattice_cli.bench.prose import edited_prompt, exact_prompt, warm_prompt
 from lattice_cli.bench.stats import rate
-from lattice_cli.engine.completion import Completion
-from lattice_cli.engine.worker import EngineWorker, new_job_id
-from lattice_cli.errors import BenchError, UsageError
-from lattice_cli.job import Job, Limits, Prompt, Sampling
+from lattice_cli.engine.measure_trial import RowTimes
+from lattice_cli.engine.worker import new_job_id
+from lattice_cli.errors import UsageError
+from lattice_cli.job import Constraint, Job, Limits, Prompt, Sampling
 from lattice_cli.model.card import ModelCard
 
-STORY = (
-    "The harbour master counts the boats that come in with the tide and writes their names in a long book: "
-    "one for the nets, two for the lamps, three for the ropes, four for the bells. "
-)
+Run = Callable[[Sequence[Job]], list[RowTimes]]
+
+GRAMMARS = ("free", "json")
+PREFIXES = ("cold", "warm", "edited")
+OURS, REFERENCE = "lattice", "mlx-lm"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What is measured together. `grammar`: "free", or "json" (a list of strings that goes on as long as the reply);
+    `prefix`: "cold" (new), "warm" (all but the end was read just before) or "edited" (its middle was changed since).
+    """
+
+    prompt_tokens: int
+    tokens: int
+    rows: int = 1
+    grammar: str = "free"
+    prefix: str = "cold"
+    engine: str = OURS
+
+    def __str__(self) -> str:
+        """`512 + 64 tokens, 4 rows, grammar json, warm prefix`; what is usual is left out."""
+        words = [f"{self.prompt_tokens} + {self.tokens} tokens"]
+        words += [f"{self.rows} rows"] if self.rows > 1 else []
+        words += [f"grammar {self.grammar}"] if self.grammar != "free" else []
+        words += [f"{self.prefix} prefix"] if self.prefix != "cold" else []
+        words += [self.engine] if self.engine != OURS else []
+        return ", ".join(words)
 
 
 @dataclass(frozen=True, slots=True)
 class SpeedPlan:
-    """`warmups` trials run first and are left out; `seed` only changes how the prompts begin."""
+    """Every combination is a point. `warmups` trials of each run first and are left out; `seed` changes the prompts."""
 
-    prompt_tokens: int = 512
-    max_tokens: int = 64
+    prompt_tokens: tuple[int, ...] = (512,)
+    tokens: int = 64
+    rows: tuple[int, ...] = (1,)
+    grammars: tuple[str, ...] = ("free",)
+    prefixes: tuple[str, ...] = ("cold",)
     trials: int = 5
     warmups: int = 1
     seed: int = 0
+    wait_quiet_s: float = 0.0
+
+    def points(self) -> Iterator[Point]:
+        for prompt_tokens in self.prompt_tokens:
+            for rows in self.rows:
+                for grammar in self.grammars:
+                    for prefix in self.prefixes:
+                        yield Point(prompt_tokens, self.tokens, rows, grammar, prefix)
+
+    def check(self, card: ModelCard) -> None:
+        """Raises: UsageError when prompt and reply do not fit the window."""
+        longest = max(self.prompt_tokens)
+        if longest + self.tokens + 1 > card.context_tokens:
+            raise UsageError(
+                f"`--prompt-tokens` {longest} and `--tokens` {self.tokens} do not fit the "
+                f"context window of {card.context_tokens} tokens",
+                param="--prompt-tokens",
+            )
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One reply. Times as in `events.Timing`."""
+    """All rows of one go at a point. Seconds run from the moment all of them were asked for; `joules` are of all of
+    it, prompts too.
+    """
 
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    prefill_s: float
-    first_token_s: float
-    decode_s: float
+    rows: tuple[RowTimes, ...]
+    noise: Noise = UNWATCHED
+    joules: float | None = None
 
     @property
     def prefill_rate(self) -> float | None:
-        """Prompt tokens read, cached ones left out, per second of prefill."""
-        return rate(self.prompt_tokens - self.cached_tokens, self.prefill_s)
+        """Prompt tokens read, cached ones left out, per second until the last prompt was read."""
+        read = sum(row.prompt_tokens - row.cached_tokens for row in self.rows)
+        return rate(read, max(row.read_s for row in self.rows))
 
     @property
     def decode_rate(self) -> float | None:
-        """Tokens after the first, per second since the first: the prompt's time is not in it."""
-        return rate(self.completion_tokens - 1, self.decode_s)
+        """Tokens of all rows per second while all of them decode: after the last row's first token, up to the end of
+        the row that ends first. None when there was no such time.
+        """
+        start_s, end_s = max(row.tokens_s[0] for row in self.rows), min(row.tokens_s[-1] for row in self.rows)
+        return rate(sum(start_s < now_s <= end_s for row in self.rows for now_s in row.tokens_s), end_s - start_s)
+
+    @property
+    def first_token_s(self) -> float:
+        """Of the row that waited longest."""
+        return max(row.tokens_s[0] for row in self.rows)
+
+    @property
+    def cached_tokens(self) -> int:
+        return sum(row.cached_tokens for row in self.rows)
+
+    @property
+    def token_joules(self) -> float | None:
+        return None if self.joules is None else self.joules / sum(row.completion_tokens for row in self.rows)
 
 
-def fixed_prompt(card: ModelCard, prompt_tokens: int, opening: str) -> Prompt:
-    """A prompt of exactly `prompt_tokens` tokens that begins with `opening`; the same every time."""
-    story_tokens = max(1, len(card.tokenizer.encode(STORY)))
-    ids = card.tokenizer.encode(opening + STORY * (1 + prompt_tokens // story_tokens))
-    while len(ids) < prompt_tokens:  # a tokenizer may join what it met apart
-        ids += ids
-    text = card.tokenizer.decode(ids[:prompt_tokens])
-    return Prompt(ids=tuple(ids[:prompt_tokens]), text=text, asked=text)
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What looks at the machine beside the engine."""
+
+    watch: Watch
+    meter: Meter | None = None
 
 
-def run_speed(worker: EngineWorker, plan: SpeedPlan) -> Iterator[Trial]:
-    """The trials one by one, after the warm-ups. The worker must be ready.
+def run_point(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, gauges: Gauges) -> Iterator[Trial]:
+    """The trials of a point one by one, after its warm-ups.
 
-    Raises: UsageError when prompt and reply do not fit the window; what the engine failed with;
-    BenchError for a reply without tokens.
+    Raises: what the engine failed with; BenchError for a reply without tokens.
     """
-    card = worker.wait_ready()
-    if plan.prompt_tokens + plan.max_tokens + 1 > card.context_tokens:
-        raise UsageError(
-            f"`--prompt-tokens` {plan.prompt_tokens} and `--max-tokens` {plan.max_tokens} do not fit the "
-            f"context window of {card.context_tokens} tokens",
-            param="--prompt-tokens",
-        )
-    for number in range(-plan.warmups, plan.trials):
-        opening = f"{plan.seed + number + plan.warmups} is the number of this page. "
-        trial = _run_one(worker, fixed_prompt(card, plan.prompt_tokens, opening), plan.max_tokens)
-        if number >= 0:
-            yield trial
+    for at in range(-plan.warmups, plan.trials):
+        first = plan.seed + (at + plan.warmups) * point.rows * 2
+        prompts = [_prompt(card, run, point, first + 2 * row) for row in range(point.rows)]
+        gauges.watch.begin(plan.wait_quiet_s if at >= 0 else 0.0)
+        if gauges.meter is not None:
+            gauges.meter.begin()
+        try:
+            rows = tuple(run([_job(point, prompt) for prompt in prompts]))
+        finally:
+            joules = gauges.meter.end() if gauges.meter is not None else None
+        if at >= 0:
+            yield Trial(rows, gauges.watch.end(), joules)
 
 
-def _run_one(worker: EngineWorker, prompt: Prompt, max_tokens: int) -> Trial:
+def _prompt(card: ModelCard, run: Run, point: Point, number: int) -> Prompt:
+    """The prompt of a trial's row; where it goes on from another, that one is read first."""
+    before = exact_prompt(card.tokenizer, point.prompt_tokens, number)
+    if point.prefix == "cold":
+        return before
+    run([_job(Point(point.prompt_tokens, 1), before)])
+    change = warm_prompt if point.prefix == "warm" else edited_prompt
+    return change(card.tokenizer, before, number + 1)
+
+
+def _job(point: Point, prompt: Prompt) -> Job:
     greedy = Sampling(temperature=0.0, repetition_penalty=1.0)
-    ticket = worker.submit([Job(new_job_id(), prompt, greedy, Limits(max_tokens))])
-    reply = Completion(ticket.jobs[0].id)
-    try:
-        while not ticket.done:
-            if (event := ticket.next()) is not None:
-                reply.add(event)
-    finally:
-        ticket.cancel()
-    if reply.failed is not None:
-        raise reply.failed.error
-    if reply.finished is None or reply.finished.usage.completion_tokens == 0:
-        raise BenchError("the model answered with no tokens, so there is nothing to measure")
-    usage, timing = reply.finished.usage, reply.finished.timing
-    return Trial(
-        prompt_tokens=usage.prompt_tokens,
-        cached_tokens=usage.cached_tokens,
-        completion_tokens=usage.completion_tokens,
-        prefill_s=timing.prefill_s,
-        first_token_s=timing.first_token_s,
-        decode_s=timing.decode_s,
-    )
+    limits = Limits(point.tokens, ignore_end=True)
+    return Job(new_job_id(), prompt, greedy, limits, constraint=_constraint(point))
+
+
+def _constraint(point: Point) -> Constraint | None:
+    if point.grammar == "free":
+        return None
+    schema = {"type": "array", "items": {"type": "string", "maxLength": 40}, "minItems": max(8, point.tokens)}
+    return Constraint("json_schema", json.dumps(schema))

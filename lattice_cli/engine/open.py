@@ -16,8 +16,12 @@ from lattice_cli.model.card import ModelCard, ModelSource
 from lattice_cli.settings import EngineSettings, Home
 
 if TYPE_CHECKING:
+    from lattice_cli.engine.backend import Backend
     from lattice_cli.kernels.blas import BlasReport
     from lattice_cli.kernels.native_choice import Native
+    from lattice_cli.model.load import LoadedModel
+
+    Watch = Callable[[Backend], Backend]
 
 CHUNK_TOKENS = 512
 # PERF: mlx's own attention on a CPU computes chunk x context exponentials at 10 ns each, so short chunks read
@@ -42,21 +46,36 @@ class OpenEngine:
 
 
 def open_engine(
-    source: ModelSource, home: Home, settings: EngineSettings, *, tokenizer_dir: Path | None = None
+    source: ModelSource,
+    home: Home,
+    settings: EngineSettings,
+    *,
+    tokenizer_dir: Path | None = None,
+    watch: Watch = lambda backend: backend,
 ) -> OpenEngine:
     """Load `source` on the calling thread, which owns it from then on. Cost: seconds.
 
-    Raises: ModelError, InstallError, UsageError.
+    `watch` may put itself between engine and backend, as who measures does. Raises: ModelError, InstallError,
+    UsageError.
     """
     if source.kind == "script":
         from lattice_cli.engine.scripted import open_script
 
         card, scripted = open_script(source, settings.context_tokens)
-        return OpenEngine(card, Engine(card, scripted, settings))
-    return _open_weights(source, home, settings, tokenizer_dir)
+        return OpenEngine(card, Engine(card, watch(scripted), settings))
+
+    def read() -> LoadedModel:
+        from lattice_cli.model.load import load
+
+        return load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
+
+    return open_network(read, home, settings, watch)
 
 
-def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tokenizer_dir: Path | None) -> OpenEngine:
+def open_network(
+    read: Callable[[], LoadedModel], home: Home, settings: EngineSettings, watch: Watch = lambda backend: backend
+) -> OpenEngine:
+    """An engine on what `read` loads, on the calling thread, which owns it from then on. Raises: as `open_engine`."""
     from lattice_cli.kernels import blas, install, native_choice, platform
 
     products = blas.preload(home)
@@ -64,7 +83,6 @@ def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tok
     import mlx.core as mx
 
     from lattice_cli.engine.backend import MlxBackend
-    from lattice_cli.model.load import load
 
     def release() -> None:
         install.take_functions()
@@ -72,7 +90,7 @@ def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tok
 
     # UPSTREAM: a thread that used mlx 0.32 and did not clear its streams aborts the process at exit (status 134).
     try:
-        loaded = load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
+        loaded = read()
         native = native_choice.choose(home)
         if native.module is not None:
             install.put_functions(native.module)
@@ -82,7 +100,7 @@ def _open_weights(source: ModelSource, home: Home, settings: EngineSettings, tok
     except BaseException:
         release()
         raise
-    return OpenEngine(loaded.card, Engine(loaded.card, backend, settings), release=release)
+    return OpenEngine(loaded.card, Engine(loaded.card, watch(backend), settings), release=release)
 
 
 def _fit_threads(products: BlasReport, native: Native) -> None:

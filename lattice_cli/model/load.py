@@ -50,10 +50,10 @@ def load(
     found = read_format(source.path)
     window = choose_window(found, context_tokens)
     if found.kind == "gguf":
-        speech, network, notes = _open_gguf(find_file(source.path), tokenizer_dir)
+        speech, network, notes = open_gguf(find_file(source.path), tokenizer_dir)
     else:
         speech, network, notes = _open_folder(source.path, tokenizer_dir, q4=found.kind == "q4")
-    notes += _settle(network, source.path, native, gguf=found.kind == "gguf")
+    notes += settle(network, source.path, native, gguf=found.kind == "gguf")
     if products.slow:
         notes += (f"prompts are read slowly because {products.reason}; see `lattice doctor`",)
     card = ModelCard(
@@ -72,7 +72,7 @@ def load(
         notes=notes,
         opening_ids=speech.tokenizer.opening_ids(),
     )
-    return LoadedModel(network, card, _nbytes(network))
+    return LoadedModel(network, card, nbytes_of(network))
 
 
 def choose_window(found: ModelFormat, asked: int | None) -> int:
@@ -114,7 +114,8 @@ def _open_folder(folder: Path, tokenizer_dir: Path | None, *, q4: bool) -> tuple
 # GGUF files.
 
 
-def _open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tuple[str, ...]]:
+def open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tuple[str, ...]]:
+    """Speech, network (its weights not evaluated) and notes of a GGUF file. Raises: BrokenWeights, UnknownFormat."""
     from lattice_cli.model.gguf import read_gguf
     from lattice_cli.model.network import build_network
 
@@ -135,7 +136,7 @@ def _open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tup
 # Memory.
 
 
-def _settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool) -> tuple[str, ...]:
+def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool) -> tuple[str, ...]:
     """Choose the number format for this machine and read every weight; notes for the user."""
     import mlx.core as mx
 
@@ -160,7 +161,8 @@ def _settle(network: Any, path: Path, native: native_choice.Native, *, gguf: boo
     return (note,) if note else ()
 
 
-def _nbytes(network: Any) -> int:
+def nbytes_of(network: Any) -> int:
+    """What its weights take in memory."""
     from mlx.utils import tree_flatten
 
     leaves: Any = tree_flatten(network.parameters())

@@ -1,0 +1,38 @@
+"""All points of a plan, one after the other; where there is a reference, it takes turns with us, trial by trial.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lattice_cli.bench.record import figure
+from lattice_cli.bench.speed import REFERENCE, Gauges, Point, Run, SpeedPlan, Trial, run_point
+from lattice_cli.console import say
+from lattice_cli.model.card import ModelCard
+
+
+def run_turns(
+    card: ModelCard, run: Run, plan: SpeedPlan, gauges: Gauges, reference: Run | None = None
+) -> list[tuple[Point, list[Trial]]]:
+    """The trials of each point, with a line on stderr for each. The reference does what it can: one free row, cold."""
+    found: list[tuple[Point, list[Trial]]] = []
+    for point in plan.points():
+        turns = [(point, run)]
+        if reference is not None and (point.rows, point.grammar, point.prefix) == (1, "free", "cold"):
+            turns.append((replace(point, engine=REFERENCE), reference))
+        runs = [(one, run_point(card, go, plan, one, gauges)) for one, go in turns]
+        kept: dict[Point, list[Trial]] = {one: [] for one, _ in runs}
+        for number in range(plan.trials):
+            for one, trials in runs if number % 2 == 0 else reversed(runs):
+                trial = next(trials)
+                kept[one].append(trial)
+                say(f"{one}: trial {number + 1} of {plan.trials}: {_told(trial)}")
+        found += kept.items()
+    return found
+
+
+def _told(trial: Trial) -> str:
+    prefill, decode = (figure(rate) if rate else "-" for rate in (trial.prefill_rate, trial.decode_rate))
+    return f"prefill {prefill} tok/s, decode {decode} tok/s{' (noisy)' if trial.noise.noisy else ''}"
