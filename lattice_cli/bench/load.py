@@ -88,6 +88,19 @@ def ask(
 
     `heard` is called at every text; when it says False the client leaves, and that is a Miss of kind "left".
     """
+    return _ask(target, question, Reading(question.max_tokens, target.count), clock, heard)
+
+
+def ask_whole(target: Target, question: Question) -> tuple[str, Answer] | Miss:
+    """The same, with the text that came; thoughts are at its beginning."""
+    reading = Reading(question.max_tokens, target.count)
+    outcome = _ask(target, question, reading, time.monotonic, lambda: True)
+    return outcome if isinstance(outcome, Miss) else ("".join(reading.texts), outcome)
+
+
+def _ask(
+    target: Target, question: Question, reading: Reading, clock: Clock, heard: Callable[[], bool]
+) -> Answer | Miss:
     began_s = clock()
     connection = target.connect()
     try:
@@ -95,7 +108,6 @@ def ask(
         response = connection.getresponse()
         if response.status != 200:
             return Miss(f"HTTP {response.status}: {_told(response.read())}", f"HTTP {response.status}")
-        reading = Reading(question.max_tokens, target.count)
         return read_stream(_arrivals(response), reading, lambda: clock() - began_s, heard)
     except TimeoutError:
         return Miss(f"nothing came for {target.timeout_s:g} s", "timeout")

@@ -23,8 +23,8 @@ DEFINITIONS = {
     "token_ms": "per token: 1000 / decode_tok_s",
     "whole_ms": "end to end: from before the connection to the end of the stream",
     "prefill_tok_s": "prompt tokens of `usage` (cached ones left out) / seconds to the first text",
-    "decode_tok_s": "(tokens - those of the first arrival) / seconds from the first text to the last; an arrival's "
-    "tokens are its share of all chunks, one where they come singly",
+    "decode_tok_s": "(tokens - hidden ones - those of the first arrival) / seconds from the first text to the last; "
+    "an arrival's tokens are its share of all chunks, one where they come singly",
     "whole_tok_s": "tokens / seconds of the whole request",
     "total_tok_s": "tokens of all replies / wall clock of the whole point",
     "goodput_s": "replies that kept to the targets / seconds of the whole point",

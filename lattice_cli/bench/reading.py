@@ -25,7 +25,8 @@ LIE_TOKENS, LIE_SHARE = 3, 0.05  # an end token, a joint between thought and ans
 class Answer:
     """A reply that holds. Seconds are this client's clock, from before the connection is opened.
 
-    `completion_tokens` are the server's `usage`, or `own_tokens` where it sends none; thoughts are among them.
+    `completion_tokens` are the server's `usage`, or `own_tokens` where it sends none; thoughts are among them, and
+    `hidden_tokens` are those of thoughts that it told but did not send: they came before the first text.
     `first_token_s` and `last_token_s` are the first and last text, `total_s` the end of the stream. `gaps_s` lie
     between arrivals, and `first_share` is which part of all chunks the first arrival held.
     """
@@ -40,6 +41,7 @@ class Answer:
     finish_reason: str
     reasoning_tokens: int | None = None
     own_tokens: int | None = None
+    hidden_tokens: int = 0
     first_share: float = 0.0
     doubt: str | None = None
 
@@ -51,10 +53,11 @@ class Answer:
     @property
     def decode_rate(self) -> float | None:
         """Tokens after the first arrival, per second between the first text and the last. Where chunks come singly
-        that is (tokens - 1) / seconds; what came joined in the first packet took no time that was seen.
+        that is (tokens - 1) / seconds; what was hidden, or came joined in the first packet, took no time between them.
         """
-        first = max(1.0, self.first_share * self.completion_tokens)
-        return rate(self.completion_tokens - first, self.last_token_s - self.first_token_s)
+        shown = self.completion_tokens - self.hidden_tokens
+        first = max(1.0, self.first_share * shown)
+        return rate(shown - first, self.last_token_s - self.first_token_s)
 
     @property
     def whole_rate(self) -> float | None:
@@ -110,6 +113,7 @@ class Reading:
     count: CountTokens | None = None
     times_s: list[float] = field(default_factory=list)  # of chunks with text
     texts: list[str] = field(default_factory=list)
+    thinks_aloud: bool = False
     usage: _Usage | None = None
     finish_reason: str | None = None
 
@@ -119,7 +123,9 @@ class Reading:
         for choice in frame.choices:
             self.finish_reason = choice.finish_reason or self.finish_reason
             delta = choice.delta
-            if text := (delta.reasoning_content or delta.reasoning or "") + (delta.content or ""):
+            thought = delta.reasoning_content or delta.reasoning or ""
+            self.thinks_aloud = self.thinks_aloud or bool(thought)
+            if text := thought + (delta.content or ""):
                 self.times_s.append(now_s)
                 self.texts.append(text)
 
@@ -132,7 +138,9 @@ class Reading:
             return Miss("the reply is empty", "empty")
         own_tokens = self.count("".join(self.texts)) if self.count is not None else None
         usage = self.usage or _Usage(0, own_tokens or 0)
-        cached, thought = usage.prompt_tokens_details, usage.completion_tokens_details
+        cached, details = usage.prompt_tokens_details, usage.completion_tokens_details
+        thoughts = details.reasoning_tokens if details else None
+        shown = self.thinks_aloud or self.texts[0].lstrip().startswith("<think")
         arrivals_s = sorted(set(self.times_s))
         return Answer(
             prompt_tokens=usage.prompt_tokens,
@@ -143,10 +151,11 @@ class Reading:
             total_s=total_s,
             gaps_s=tuple(later - earlier for earlier, later in itertools.pairwise(arrivals_s)),
             finish_reason=self.finish_reason,
-            reasoning_tokens=thought.reasoning_tokens if thought else None,
+            reasoning_tokens=thoughts,
             own_tokens=own_tokens,
+            hidden_tokens=0 if shown else min(thoughts or 0, usage.completion_tokens - 1),
             first_share=self.times_s.count(arrivals_s[0]) / len(self.times_s),
-            doubt=self._doubt(usage.completion_tokens, own_tokens, thought.reasoning_tokens if thought else None),
+            doubt=self._doubt(usage.completion_tokens, own_tokens, thoughts),
         )
 
     def _doubt(self, told: int, own: int | None, thoughts: int | None) -> str | None:

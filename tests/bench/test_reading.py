@@ -119,6 +119,8 @@ def test_hidden_tokens_are_counted_as_thoughts_the_server_tells() -> None:
     assert isinstance(answer, Answer)
     assert (answer.completion_tokens, answer.reasoning_tokens, answer.doubt) == (30, 20, None)
     assert answer.first_token_s == pytest.approx(0.7)
+    assert answer.decode_rate == pytest.approx(50)  # 9 tokens in 180 ms; the hidden ones came before
+    assert answer.whole_rate == pytest.approx(30 / 0.88)
 
 
 def test_thoughts_that_are_shown_are_text() -> None:
