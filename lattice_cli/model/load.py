@@ -9,6 +9,7 @@ Thread: worker
 from __future__ import annotations
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,8 +121,11 @@ def open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tupl
     from lattice_cli.model.network import build_network
 
     header = read_header(file)
-    speech = gguf_speech(header, tokenizer_dir)
-    model = read_gguf(header)
+    # PERF: the tokenizer is built beside the weights, which numpy reads without the interpreter's lock.
+    with ThreadPoolExecutor(1, thread_name_prefix="lattice-speech") as pool:
+        making = pool.submit(gguf_speech, header, tokenizer_dir)
+        model = read_gguf(header)
+        speech = making.result()
     network = build_network(file, model.config, model.weights, model.quantization)
     if model.rope_factors is not None:
         from lattice_cli.model.rope import FactoredRope
