@@ -84,7 +84,10 @@ def _point(point: LoadPoint, goal: Goal) -> dict[str, Any]:
         "failures": dict(Counter(miss.reason for miss in misses)),
         "doubts": dict(Counter(answer.doubt for answer in answers if answer.doubt)),
         "cached_tokens": sum(answer.cached_tokens for answer in answers),
+        "completion_tokens": sum(answer.completion_tokens for answer in answers),
+        "own_tokens": sum(answer.own_tokens for answer in answers if answer.own_tokens is not None),
         "reasoning_tokens": sum(answer.reasoning_tokens or 0 for answer in answers),
+        "hidden_tokens": sum(answer.hidden_tokens for answer in answers),
         "load_1m": point.noise.load_1m,
         "busy_cores": point.noise.others_cores,
         "trials": [asdict(answer) for answer in answers],
@@ -129,6 +132,10 @@ def _remarks(point: Mapping[str, Any], targets: Mapping[str, Any]) -> Iterable[s
     if point["total_tok_s"]:
         yield f"together {figure(point['total_tok_s'])} tok/s over {point['wall_s']:.1f} s"
     named = zip(("first token", "inter-token"), targets.values(), strict=True)
+    if point["own_tokens"]:
+        yield f"{point['completion_tokens']} tokens by usage, {point['own_tokens']} by our count of the text"
+    if point["hidden_tokens"]:
+        yield f"{point['hidden_tokens']} tokens were thoughts that were not sent; they are in no decode rate"
     stated = [f"{name} {value:g} ms" for name, value in named if value is not None]
     if stated:
         share = f"{point['good_replies']} of {point['requests']}"

@@ -45,7 +45,9 @@ class Outlet:
         """Before hours are spent. Raises: UsageError when `save` cannot be written."""
         if self.save is not None and not (self.save.parent.is_dir() and not self.save.is_dir()):
             raise UsageError(
-                f"`{self.save}` cannot be written", param="--save", hint="give a file in a folder there is"
+                f"`--save` is `{self.save}`, which cannot be written",
+                param="--save",
+                hint="give a file in a folder there is",
             )
 
     @property

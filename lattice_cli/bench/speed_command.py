@@ -94,11 +94,11 @@ def speed_command(
     outlet = Outlet(json, save)
     outlet.check()
     if reference not in (None, "mlx-lm"):
-        raise UsageError(f"there is no reference `{reference}`", param="--reference", hint="there is `mlx-lm`")
+        raise UsageError(f"`--reference` knows no `{reference}`", param="--reference", hint="there is `mlx-lm`")
     if model is not None and random_weights is not None:
         raise UsageError("`--model` and `--random-weights` exclude each other", param="--random-weights")
     if dtype not in (None, "float32", "bfloat16", "float16"):
-        raise UsageError(f"`{dtype}` is no number format here", param="--dtype", hint="float32, bfloat16 or float16")
+        raise UsageError(f"`--dtype` knows no `{dtype}`", param="--dtype", hint="float32, bfloat16 or float16")
     source = (
         find_model(model, home) if random_weights is None else RandomModel(random_weights, bits, group, dtype, seed)
     )
@@ -136,18 +136,17 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
         plan.check(bench.card)
         computing: dict[str, Any] = {} if script else machine.computing(home)
         meters = find_meter(computing.get("backend"))
-        weights = bench.weights()
         reference = bench.run_reference if wishes.reference else None
-        limits = None if script else bench.machine(home.threads or before.cores)
         points = run_turns(bench.card, bench.run, plan, Gauges(Watch(wishes.noisy_share), meters.meter), reference)
         card, path = bench.card, getattr(source, "path", None)
+        peaks = machine.peak_memory_bytes(), bench.device_peak_bytes()  # before the limits, which take 0.5 GB
         facts = Facts(
             load_s=bench.load_s,
-            peak_memory_bytes=machine.peak_memory_bytes(),
-            device_peak_bytes=bench.device_peak_bytes(),
+            peak_memory_bytes=peaks[0],
+            device_peak_bytes=peaks[1],
             model_hash=machine.model_hash(path) if path else None,
-            weights=weights,
-            machine=limits,
+            weights=bench.weights(),
+            machine=None if script else bench.machine(home.threads or before.cores),
             energy_source=meters.meter.source if meters.meter else f"not told: {meters.reason}",
         )
     about = {
