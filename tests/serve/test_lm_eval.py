@@ -8,7 +8,7 @@ Thread: any
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 
 from tests.serve.process import ROOT, Process
 
-os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
 lm_eval = pytest.importorskip("lm_eval")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("default")]
@@ -24,6 +23,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarn
 FOLDER = ROOT / "fixtures" / "models" / "llama"
 TASKS = ROOT / "fixtures" / "lm_eval"
 QUESTIONS = 100
+
+
+@pytest.fixture(autouse=True, scope="module")
+def offline() -> Iterator[None]:
+    """The harness shall ask no hub. Only while these tests run: others ask a stub of one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+            patch.setenv(name, "1")
+        yield
 
 
 def evaluate(model: Any, task: str, **arguments: Any) -> dict[str, Any]:
