@@ -1,6 +1,6 @@
 """The heartbeat: jobs in, events out. One thread, no locks, no input or output.
 
-A fault in the backend voids the whole batch (a BatchGenerator goes on with wrong tokens after one), so the
+A fault in the backend voids the whole batch (it would go on with wrong tokens after one), so the
 batch is rebuilt from prompt and emitted ids: the row at fault fails, the others go on with exactly the
 tokens they would have had. A fault nobody owns is found by trying the rows one by one.
 
