@@ -1,8 +1,8 @@
 """The cache of a fused decoder: one object for all layers and all rows of a batch.
 
-It has the methods of mlx-lm 0.32's batch caches, so a batch handles it as it handles those. What is special: a row keeps its own length and its own pages (native/pages.h), so rows are never padded, and merging,
-splitting, filtering and copying batches moves no keys and no values. Copies share pages; who writes first gets a
-page of its own.
+It has the methods of mlx-lm 0.32's batch caches, so a batch handles it as it handles those. What is special: a row
+keeps its own length and its own pages (native/pages.h), so rows are never padded, and merging, splitting, filtering and
+copying batches moves no keys and no values. Copies share pages; who writes first gets a page of its own.
 
 Thread: worker
 """
