@@ -177,26 +177,24 @@ namespace neon {
 #endif
 #endif
 
-inline const Loops& loops(Isa isa) {
+// All loops of one instruction set.
+struct Tables {
+  const Loops& loops;
+  const DeltaLoops& delta;
+};
+
+inline Tables tables(Isa isa) {
 #if LATTICE_X86
-  if (isa == Isa::avx512) return avx512::table;
-  if (isa == Isa::avx_vnni) return avx_vnni::table;
-  if (isa == Isa::avx2) return avx2::table;
+  if (isa == Isa::avx512) return {avx512::table, avx512::delta_table};
+  if (isa == Isa::avx_vnni) return {avx_vnni::table, avx_vnni::delta_table};
+  if (isa == Isa::avx2) return {avx2::table, avx2::delta_table};
 #elif LATTICE_ARM
-  if (isa == Isa::neon) return neon::table;
+  if (isa == Isa::neon) return {neon::table, neon::delta_table};
 #endif
-  return plain::table;
+  return {plain::table, plain::delta_table};
 }
 
-inline const DeltaLoops& delta_loops(Isa isa) {
-#if LATTICE_X86
-  if (isa == Isa::avx512) return avx512::delta_table;
-  if (isa == Isa::avx_vnni) return avx_vnni::delta_table;
-  if (isa == Isa::avx2) return avx2::delta_table;
-#elif LATTICE_ARM
-  if (isa == Isa::neon) return neon::delta_table;
-#endif
-  return plain::delta_table;
-}
+inline const Loops& loops(Isa isa) { return tables(isa).loops; }
+inline const DeltaLoops& delta_loops(Isa isa) { return tables(isa).delta; }
 
 }  // namespace lattice

@@ -293,19 +293,13 @@ static void test_blocks(const std::string& isa, int shapes) {
 }
 
 int main(int count, char** words) {
-  const int shapes = count > 1 ? std::atoi(words[1]) : 60;
   team = new Team(2);
-  for (const Isa isa : kAllIsas) {
-    if (!has_isa(isa)) continue;
-    const std::string name = isa_name(isa);
-    std::printf("testing %s\n", name.c_str());
+  const auto each = [](Isa isa, const std::string& name, int shapes) {
     chosen_isa = isa;
     test_halves(loops(isa), name, shapes);
     test_dense(name, shapes);
     test_paged(loops(isa), name, (shapes + 3) / 4);
     test_blocks(name, (shapes + 3) / 4);
-  }
-  test_sequences();
-  std::printf("%d checks, %d failed\n", checks, failures);
-  return failures ? 1 : 0;
+  };
+  return run_tests(count, words, each, [](int) { test_sequences(); });
 }

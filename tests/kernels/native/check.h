@@ -48,3 +48,17 @@ static uint16_t to_float16(float value) {  // nearest below, for tests: any floa
   if (exponent <= 0) return uint16_t(bits >> 16 & 0x8000);
   return uint16_t((bits >> 16 & 0x8000) | uint32_t(exponent) << 10 | (bits >> 13 & 1023));
 }
+
+// Runs a program's tests in every instruction set that is here, then `rest` once; the program's exit status.
+template <class Each, class Rest>
+static int run_tests(int count, char** words, const Each& each, const Rest& rest) {
+  const int shapes = count > 1 ? std::atoi(words[1]) : 60;
+  for (const Isa isa : kAllIsas) {
+    if (!has_isa(isa)) continue;
+    std::printf("testing %s\n", isa_name(isa));
+    each(isa, std::string(isa_name(isa)), shapes);
+  }
+  rest(shapes);
+  std::printf("%d checks, %d failed\n", checks, failures);
+  return failures ? 1 : 0;
+}

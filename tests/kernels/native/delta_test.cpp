@@ -289,11 +289,7 @@ static void test_reductions(const DeltaLoops& l, const std::string& isa, int sha
 }
 
 int main(int count, char** words) {
-  const int shapes = count > 1 ? std::atoi(words[1]) : 60;
-  for (const Isa isa : kAllIsas) {
-    if (!has_isa(isa)) continue;
-    const std::string name = isa_name(isa);
-    std::printf("testing %s\n", name.c_str());
+  const auto each = [](Isa isa, const std::string& name, int shapes) {
     const DeltaLoops& l = delta_loops(isa);
     test_scan(l, name, shapes);
     test_gates(l, name, shapes);
@@ -301,7 +297,6 @@ int main(int count, char** words) {
     test_conv(l, name, shapes);
     test_norms(l, name, shapes);
     test_reductions(l, name, shapes);
-  }
-  std::printf("%d checks, %d failed\n", checks, failures);
-  return failures ? 1 : 0;
+  };
+  return run_tests(count, words, each, [](int) {});
 }

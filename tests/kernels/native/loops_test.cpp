@@ -327,18 +327,12 @@ static void test_team(int rounds) {
 }
 
 int main(int count, char** words) {
-  const int shapes = count > 1 ? std::atoi(words[1]) : 60;
-  for (const Isa isa : kAllIsas) {
-    if (!has_isa(isa)) continue;
-    const std::string name = isa_name(isa);
-    std::printf("testing %s\n", name.c_str());
+  const auto each = [](Isa isa, const std::string& name, int shapes) {
     const Loops& l = loops(isa);
     test_products(l, name, shapes);
     test_extremes(l, name);
     test_pointwise(l, name, shapes);
     test_attention(l, name, shapes);
-  }
-  test_team(10 * shapes);
-  std::printf("%d checks, %d failed\n", checks, failures);
-  return failures ? 1 : 0;
+  };
+  return run_tests(count, words, each, [](int shapes) { test_team(10 * shapes); });
 }
