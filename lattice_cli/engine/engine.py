@@ -67,9 +67,12 @@ class Engine:
         return self._backend.ready_in_s()
 
     def add(self, *jobs: Job) -> None:
-        """Queue jobs. Their first events come from a later `step`. Those of one Prompt object have it read once."""
+        """Queue the jobs of one request. Their first events come from a later `step`. Those of one Prompt object have
+        it read once.
+        """
         prompts = Counter(id(job.prompt) for job in jobs)
         shared = {key: Choices() for key, count in prompts.items() if count > 1}
+        rows: list[Row] = []
         for job in jobs:
             choices = shared.get(id(job.prompt))
             try:
@@ -79,7 +82,8 @@ class Engine:
                 continue
             if choices is not None:
                 choices.waiting.add(job.id)
-            self._scheduler.add(row)
+            rows.append(row)
+        self._scheduler.add(*rows)
 
     def score(self, job: ScoreJob) -> None:
         """Queue a prompt to be scored, a chunk a step."""

@@ -81,26 +81,14 @@ def test_more_jobs_than_rows_wait_and_are_served_in_order() -> None:
     assert set(ends(events).values()) == {"length"}
 
 
-def test_a_newcomer_of_another_length_waits_for_the_prefill_under_way() -> None:
-    """Rows in prefill are padded to the longest: a short one beside a long one would wait for its chunks."""
+def test_a_short_newcomer_is_in_the_batch_beside_a_long_prompt_at_once() -> None:
+    """mlx-lm's generator padded the short row to the long one's chunks; ours reads the shortest rest first."""
     backend = CountingBackend()
     engine = engine_of(backend, prefill_chunk=10)
     engine.add(job("long", prompt_tokens=40))
     engine.add(job("short", prompt_tokens=4))
     engine.step()
-    assert list(backend.rows) == ["long"]
-    for _ in range(5):
-        engine.step()
     assert list(backend.rows) == ["long", "short"]
-
-
-def test_rows_of_like_length_are_read_together() -> None:
-    backend = CountingBackend()
-    engine = engine_of(backend, prefill_chunk=10)
-    for name, tokens in (("a", 40), ("b", 20), ("c", 30)):
-        engine.add(job(name, prompt_tokens=tokens))
-    engine.step()
-    assert list(backend.rows) == ["a", "b", "c"]
 
 
 def test_cancelling_a_waiting_job_costs_no_work_and_says_one_ending() -> None:
