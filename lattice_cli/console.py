@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from lattice_cli.errors import LatticeError, UsageError
+from lattice_cli.harmless import harmless
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -80,7 +81,7 @@ def say(text: str, *, aside: bool = False) -> None:
     if stream is None:
         return
     marks = ("\x1b[2m", "\x1b[0m") if aside and _colours(stream) else ("", "")
-    _write(stream, f"{marks[0]}{_wrapped(text, stream)}{marks[1]}\n")
+    _write(stream, f"{marks[0]}{_wrapped(_shown(text, stream), stream)}{marks[1]}\n")
 
 
 def fail(error: LatticeError) -> None:
@@ -89,10 +90,10 @@ def fail(error: LatticeError) -> None:
     if stream is None:
         return
     red, cyan, plain = ("\x1b[1;31m", "\x1b[1;36m", "\x1b[0m") if _colours(stream) else ("", "", "")
-    sentence = _wrapped(f"error: {error.message}", stream).removeprefix("error:")
+    sentence = _wrapped(f"error: {_shown(error.message, stream)}", stream).removeprefix("error:")
     _write(stream, f"{red}error:{plain}{sentence}\n")
     if error.hint:
-        hint = _wrapped(f"hint: {error.hint}", stream).removeprefix("hint:")
+        hint = _wrapped(f"hint: {_shown(error.hint, stream)}", stream).removeprefix("hint:")
         _write(stream, f"\n{cyan}hint:{plain}{hint}\n")
 
 
@@ -102,6 +103,10 @@ def _write(stream: TextIO, text: str) -> None:
         stream.flush()
     except (OSError, ValueError):  # nobody listens
         return
+
+
+def _shown(text: str, stream: TextIO) -> str:
+    return harmless(text) if is_terminal(stream) else text
 
 
 def _wrapped(text: str, stream: TextIO) -> str:
@@ -146,7 +151,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], file: TextIO | 
     for column in columns:
         grid.add_column(Text(column), overflow="fold")
     for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
+        grid.add_row(*(Text(harmless(cell)) for cell in row))
     console = _console(stream, stderr=False)
     console.file = stream
     console.print(grid)

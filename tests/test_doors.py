@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent / "lattice_cli"
 
 # Floors from the cellar up: a module imports its own floor and those below.
 FLOORS = (
-    ("errors", "conversation", "job", "events"),
+    ("errors", "conversation", "job", "events", "harmless"),
     ("settings", "policy", "telemetry", "console", "options"),
     ("model", "kernels"),
     ("prompt",),
@@ -40,7 +40,7 @@ HOMES = {
     "gguf": r"model\.\w+",
     "falcon": r"serve\.(?!wire).*",
     "waitress": r"serve\.server",
-    "rich": r"console|chat\.view|bench\.report",
+    "rich": r"console|chat\.(view|rendered)|bench\.report",
     "prompt_toolkit": r"chat\..*",
     "sseclient": r"bench\.(load|parity_stream)",
     "typer": r"cli|options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",

@@ -1,4 +1,4 @@
-"""Markdown as it arrives, cut into blocks: those that are finished for good, and the open last one.
+"""Text as it arrives, cut into blocks: those that are finished for good, and the open last one.
 
 Knows lines and markers; knows no terminal and no width. Joining what the blocks hold gives the text
 back, less blank lines and list markers' spelling. A block, once closed, never changes, whatever follows:
@@ -10,7 +10,6 @@ Thread: any
 from __future__ import annotations
 
 import copy
-import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -26,6 +25,18 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Columns:
+    """What the rows of a table need that is shown in parts: its head and the columns' widths in cells.
+
+    `shown`: the head stands above already.
+    """
+
+    head: str
+    widths: tuple[int, ...]
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Block:
     """`indent` cells stand before it; `gap`: a blank line does; `language` is what a FENCE opens with."""
 
@@ -35,27 +46,15 @@ class Block:
     marker: str = ""
     gap: bool = False
     language: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """An open code block: the marks that close it, at least as many, and what stands before its lines."""
-
-    marks: str
-    indent: int
+    table: Columns | None = None
 
 
 def halves(block: Block, count: int) -> tuple[Block, Block]:
     """The first `count` characters of a paragraph, and the rest as what stands right below them."""
     indent = block.indent + (len(block.marker) + 1 if block.marker else 0)
     kind = Kind.TEXT if block.kind is Kind.ITEM else block.kind
-    return replace(block, text=block.text[:count].rstrip()), Block(kind, block.text[count:].lstrip(), indent)
-
-
-FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)")
-ITEM = re.compile(r"( *)([-*+]|\d{1,9}[.)])(?: (.*)|)")
-RULE = re.compile(r" {0,3}([-*_])( *\1){2,} *")
-HEADING = re.compile(r" {0,3}#{1,6}(?: .*|)")
+    first = replace(block, text=block.text[:count].rstrip())
+    return first, Block(kind, block.text[count:].lstrip(), indent, table=block.table)
 
 
 class Splitter:
@@ -87,15 +86,13 @@ class Splitter:
         blocks, self._line, self._open = self.live(), "", None
         return blocks
 
-    def cut(self, count: int) -> Block:
-        """Finish the first `count` characters of the one live block; the rest goes on below it."""
-        (block,) = self.live()
-        shown, rest = halves(block, count)
-        whole, _, self._line = rest.text.rpartition("\n")
-        self._joined = replace(rest, text="")
-        self._gap, self._any = False, True
+    def cut(self, rest: Block) -> None:
+        """The one live block was shown but for `rest`, which goes on below it."""
+        whole, _, last = rest.text.rpartition("\n") if self._line.strip() else (rest.text, "", "")
         self._open = replace(rest, text=whole) if whole else None
-        return shown
+        self._gap, self._any = False, True
+        if not whole:  # in the middle of the line that is coming
+            self._joined, self._line = replace(rest, text=""), last
 
     def _end_line(self, line: str) -> list[Block]:
         if self._joined is None:
@@ -140,66 +137,3 @@ class Thoughts(Splitter):
         if not line.strip():
             return self._blank()
         return self._shut(Block(Kind.THOUGHT, line))
-
-
-class Markdown(Splitter):
-    """An answer."""
-
-    def __init__(self, *, gap: bool = False) -> None:
-        super().__init__(gap=gap)
-        self._fence: Fence | None = None
-        self._listed = False  # inside a list, where an indented line goes on an item
-
-    def _take(self, line: str) -> list[Block]:
-        line = line.rstrip("\r")
-        if self._fence is not None:
-            return [self._code(line, self._fence)]
-        if not line.strip():
-            return self._blank()
-        line = line.expandtabs(4)
-        if match := FENCE.fullmatch(line):
-            return self._open_fence(match)
-        if RULE.fullmatch(line) or HEADING.fullmatch(line):
-            self._listed = False
-            return self._shut(Block(Kind.TEXT, line.strip()))
-        if match := ITEM.fullmatch(line):
-            return self._item(match)
-        if self._open is not None:
-            self._grow(line.strip() if self._open.kind is Kind.ITEM else line[self._open.indent :], self._open)
-            return []
-        return self._begin(line)
-
-    def _begin(self, line: str) -> list[Block]:
-        """The first line of a paragraph, or of code that is only indented."""
-        text = line.lstrip(" ")
-        indent = len(line) - len(text)
-        self._listed = self._listed and indent > 0
-        if indent >= 4 and not self._listed:
-            return self._shut(Block(Kind.CODE, line))
-        self._open = self._placed(Block(Kind.TEXT, text, indent if self._listed else 0))
-        return []
-
-    def _item(self, match: re.Match[str]) -> list[Block]:
-        indent, marker, text = len(match[1]), match[2], (match[3] or "").strip()
-        self._listed = True
-        block = Block(Kind.ITEM, text, indent, marker if marker[-1] in ".)" else "•")
-        inner = FENCE.fullmatch(text)
-        if inner is None:
-            closed = self._shut()
-            self._open = self._placed(block)
-            return closed
-        closed = self._shut(replace(block, text=""))
-        return closed + self._open_fence(inner, indent + len(marker) + 1)
-
-    def _open_fence(self, match: re.Match[str], indent: int | None = None) -> list[Block]:
-        self._fence = Fence(match[2], len(match[1]) if indent is None else indent)
-        language = match[3].strip().partition(" ")[0].lower()
-        return self._shut(Block(Kind.FENCE, match[2] + match[3].rstrip(), self._fence.indent, language=language))
-
-    def _code(self, line: str, fence: Fence) -> Block:
-        bare = line.strip(" ")
-        if bare and bare[0] == fence.marks[0] and set(bare) == {bare[0]} and len(bare) >= len(fence.marks):
-            self._fence = None
-            return self._placed(Block(Kind.FENCE, bare, fence.indent))
-        before = len(line) - len(line.lstrip(" "))
-        return self._placed(Block(Kind.CODE, line[min(before, fence.indent) :], fence.indent))

@@ -31,8 +31,9 @@ from prompt_toolkit.layout.processors import TabsProcessor
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from lattice_cli.chat.piped import decoded
-from lattice_cli.chat.screen import harmless, terminal_size
+from lattice_cli.chat.screen import terminal_size
 from lattice_cli.console import is_live, is_terminal
+from lattice_cli.harmless import harmless
 
 SIGN = "> "
 INDENT = " " * len(SIGN)  # goes on a message: easy to leave out of a copy

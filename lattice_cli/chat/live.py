@@ -2,34 +2,40 @@
 
 Each row of an answer is written once: what is finished goes to the scroll-back, and only the last rows
 of the open block are redrawn, at most a third of the window, so that even a window made half as wide
-holds them.
+holds them. A thought is live only: one row says how long it took. What is typed meanwhile stands in the last row.
 
 Thread: any
 """
 
 from __future__ import annotations
 
-import re
 import time
-from bisect import bisect_right
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from lattice_cli.chat.blocks import Block, Kind, Markdown, Splitter, Thoughts, halves
-from lattice_cli.chat.screen import Region, harmless
+from lattice_cli.chat.ahead import ahead_rows
+from lattice_cli.chat.blocks import Block, Splitter
+from lattice_cli.chat.markdown_blocks import Markdown
+from lattice_cli.chat.screen import Region
+from lattice_cli.chat.settle import settled
+from lattice_cli.chat.thought import Thought, unfolded
 from lattice_cli.chat.view import Painter, Row
 from lattice_cli.events import Event, Piece, Prefilled
+from lattice_cli.harmless import harmless
 from lattice_cli.job import Channel
 
+if TYPE_CHECKING:
+    from lattice_cli.chat.partner import Thinking
+
 DRAW_EVERY_S = 0.04
-KEPT_ROWS = 2  # of a long paragraph, when its beginning is shown for good
-CJK = 0x2E80  # from here on scripts break lines between any two letters
-MAYBE_OPEN = re.compile(r"`|~~|\*(?!\s)|(?<!\w)_(?!\s)|\[[^\]]*$")  # shown marks that what follows may yet close
 SPINNER = ("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\")
+SLOW_S = 1.0  # from here on a wait says how long it has been
 
 
 class LiveView:
-    """Markdown in a terminal. `size` gives columns and rows and is read before each drawing."""
+    """Markdown in a terminal. `size` gives columns and rows and is read before each drawing; `thinking` says how
+    thoughts are shown, `typed` what the user has typed ahead.
+    """
 
     def __init__(
         self,
@@ -37,11 +43,17 @@ class LiveView:
         painter: Painter,
         size: Callable[[], tuple[int, int]],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        thinking: Callable[[], Thinking] = lambda: "show",
+        typed: Callable[[], str] = lambda: "",
     ) -> None:
         self._region = Region(stream)
         self._painter = painter
         self._size = size
         self._clock = clock
+        self._thinking = thinking
+        self._typed = typed
+        self._last_thought = ""
         self.begin()
 
     def begin(self) -> None:
@@ -49,10 +61,13 @@ class LiveView:
         self._painter.begin()
         self._began_s = self._clock()
         self._next_s = 0.0
-        self._channel: Channel | None = None
+        self._any = False  # anything of the answer came
+        self._thought: Thought | None = None
         self._splitter: Splitter = Markdown()
         self._done: list[Block] = []
+        self._notes: list[Row] = []  # above what is done
         self._status = "reading the prompt"
+        self._ahead = ""
         self._uncut_rows = 0
 
     def show(self, event: Event) -> None:
@@ -60,84 +75,105 @@ class LiveView:
         match event:
             case Prefilled(done=done, total=total):
                 self._status = f"reading the prompt, {done:,} of {total:,} tokens" if done < total else "thinking"
-            case Piece(channel=channel, text=text):
-                self._turn_to(channel)
+            case Piece(channel=Channel.REASONING, text=text) if text:
+                self._think(harmless(text))
+            case Piece(channel=Channel.ANSWER, text=text) if text:
+                self._end_thought(ended=True)
+                self._any = True
                 self._done += self._splitter.push(harmless(text))
             case _:
                 pass
         self.tick()
 
     def tick(self) -> None:
-        """Draw, unless that was done a moment ago; never use more than a fifth of the time for it."""
+        """Draw, unless that was done a moment ago; never use more than a fifth of the time for it.
+
+        What is typed is shown at once.
+        """
         now_s = self._clock()
-        if now_s >= self._next_s:
+        ahead = self._typed()
+        if now_s >= self._next_s or ahead != self._ahead:
+            self._ahead = ahead
             self._draw()
             self._next_s = now_s + max(DRAW_EVERY_S, 4 * (self._clock() - now_s))
 
     def end(self) -> None:
         """The answer is over: print what is left, leave the cursor on a row of its own below it."""
+        self._end_thought(ended=False)
         self._done += self._splitter.close()
         columns, _ = self._size()
         self._region.draw(self._finished(columns - 1), [])
         self._region.close()
 
-    def _turn_to(self, channel: Channel) -> None:
-        if channel is self._channel:
+    def unfold(self) -> bool:
+        """Show the last thought whole. False: there is none."""
+        columns, _ = self._size()
+        self._region.draw(unfolded(self._painter, self._last_thought, columns - 1), [])
+        self._region.close()
+        return bool(self._last_thought)
+
+    # Thoughts.
+
+    def _think(self, text: str) -> None:
+        if self._thought is None:
+            self._done += self._splitter.close()
+            self._thought = Thought(self._clock())
+        self._thought.push(text)
+
+    def _end_thought(self, *, ended: bool) -> None:
+        if self._thought is None:
             return
-        first = self._channel is None
-        self._done += self._splitter.close()
-        self._splitter = Thoughts(gap=not first) if channel is Channel.REASONING else Markdown(gap=not first)
-        self._channel = channel
-        self._uncut_rows = 0
+        columns, _ = self._size()
+        gap: list[Row] = [[]] if self._any else []
+        before = [row for block in self._done for row in self._painter.finish(block, columns - 1)]
+        note = self._painter.note(self._thought.folded(self._clock(), ended=ended))
+        self._notes += [*before, *gap, note]
+        self._last_thought, self._done = self._thought.text, []
+        self._thought, self._splitter, self._uncut_rows = None, Markdown(gap=True), 0
+
+    # Drawing.
 
     def _draw(self) -> None:
         columns, lines = self._size()
-        width, most = columns - 1, min(max(lines // 3, 3), max(lines - 1, 1))
+        width, most = columns - 1, min(max(lines // 3, 3), max(lines - 2, 1))
         done = self._finished(width)
-        done += self._settled(width, most)
-        rows = self._painter.fitted(
-            [row for block in self._splitter.live() for row in self._painter.rows(block, width)], width
-        )
-        if self._channel is None:
-            rows = self._painter.fitted([self._painter.note(self._waiting())], width)[:1]
+        if self._thought is not None:
+            rows = [self._waiting("thinking", self._thought.seconds(self._clock()))]
+            if self._thinking() == "show":
+                rows += self._thought.rows(self._painter, width, most - 1)
+            rows = self._painter.fitted(rows, width)
+        elif not self._any:
+            rows = self._painter.fitted([self._waiting(self._status, self._clock() - self._began_s)], width)[:1]
+        else:
+            done += self._settled(width, most)
+            live = [row for block in self._splitter.live() for row in self._painter.rows(block, width)]
+            rows = self._painter.fitted(live, width)
         if len(rows) > most:
             rows = [self._painter.note("..."), *rows[-most + 1 :]]
-        self._region.draw(done, self._painter.ansi(rows))
+        self._region.draw(done, self._painter.ansi(rows + ahead_rows(self._painter, self._ahead, width)))
 
     def _finished(self, width: int) -> list[str]:
-        rows = [row for block in self._done for row in self._painter.finish(block, width)]
+        rows = self._notes + [row for block in self._done for row in self._painter.finish(block, width)]
         self._uncut_rows = 0 if self._done else self._uncut_rows
-        self._done = []
+        self._done, self._notes = [], []
         return self._painter.ansi(rows)
 
     def _settled(self, width: int, most: int) -> list[str]:
-        """The first rows of a paragraph that grew long, taken out of what is live."""
+        """The first rows of a block that grew long, taken out of what is live."""
         live = self._splitter.live()
-        if len(live) != 1 or live[0].kind in (Kind.CODE, Kind.FENCE):
+        if len(live) != 1:
             return []
         rows = self._painter.rows(live[0], width)
         if len(rows) <= max(most, self._uncut_rows):
             return []
-        count = self._cut_at(live[0], rows, width)
-        if count is None:
+        parts = settled(self._painter, live[0], rows, width)
+        if parts is None:
             self._uncut_rows = len(rows) + most
             return []
-        return self._painter.ansi(self._painter.rows(self._splitter.cut(count), width))
+        self._splitter.cut(parts[1])
+        return self._painter.ansi(self._painter.rows(parts[0], width))
 
-    def _cut_at(self, block: Block, rows: list[Row], width: int) -> int | None:
-        """Where a block may be cut: both halves alone look as they do together, and nothing is open there."""
-        text = block.text
-        places = [i for i in range(1, len(text)) if text[i].isalpha() and (text[i - 1] in " \n" or ord(text[i]) > CJK)]
-        height = len(rows) - KEPT_ROWS
-        found = bisect_right(places, height, key=lambda i: len(self._painter.rows(halves(block, i)[0], width)))
-        if found == 0 or text.startswith("|"):
-            return None
-        first, rest = (self._painter.rows(half, width) for half in halves(block, places[found - 1]))
-        if self._painter.ansi([*first, *rest]) != self._painter.ansi(rows):
-            return None
-        plain = "\n".join("".join(segment.text for segment in row) for row in first)
-        return None if block.kind is not Kind.THOUGHT and MAYBE_OPEN.search(plain) else places[found - 1]
-
-    def _waiting(self) -> str:
+    def _waiting(self, what: str, seconds: float) -> Row:
         frames = SPINNER[0 if self._painter.fancy else 1]
-        return f"{frames[int((self._clock() - self._began_s) * 10) % len(frames)]} {self._status}"
+        frame = frames[int((self._clock() - self._began_s) * 10) % len(frames)]
+        return self._painter.note(f"{frame} {what}" + (f", {seconds:.0f} s" if seconds >= SLOW_S else ""))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TextIO
 
-from lattice_cli.chat.screen import harmless
 from lattice_cli.console import is_live, is_terminal
 from lattice_cli.events import Event, Piece
+from lattice_cli.harmless import harmless
 from lattice_cli.job import Channel
 
 

@@ -10,14 +10,12 @@ Thread: any
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from typing import TextIO
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"  # a frame, shown at once by terminals that know these
 ERASE_RIGHT, ERASE_BELOW = "\x1b[K", "\x1b[J"
-CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Region:
@@ -57,8 +55,3 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
     except OSError:
         return 80, 24
     return size.columns or 80, size.lines or 24
-
-
-def harmless(text: str) -> str:
-    """A model's text without what would steer a terminal; line breaks are `\\n`."""
-    return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text.replace("\r", ""))

@@ -11,25 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile
 
-from rich import markdown as md
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.rule import Rule
+from rich.console import Console, Group, RenderableType
 from rich.segment import Segment, Segments
-from rich.style import Style
 from rich.syntax import Syntax
-from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
 from lattice_cli.chat.blocks import Block, Kind
-from lattice_cli.chat.markdown import parsed
-from lattice_cli.chat.wrap import breaks, cells
+from lattice_cli.chat.rendered import DIM, GUTTER, SafeMarkdown, wrapped
+from lattice_cli.chat.wrap import cells
 
 Row = list[Segment]
 
 CODE_CONTEXT_LINES = 40  # PERF: so many are highlighted again with each line, 2.5 ms; with all of them it grows
 CODE_THEME = "ansi_dark"  # the terminal's own colours
-DIM = Style(dim=True)
 THEME = Theme(
     {
         "markdown.code": "cyan",
@@ -55,6 +50,7 @@ class Painter:
         console.push_theme(THEME)
         self._console = console
         self.fancy = console.encoding.lower().startswith("utf")
+        self.gutter = GUTTER
         self.begin()
 
     def begin(self) -> None:
@@ -77,6 +73,12 @@ class Painter:
             rows[-1] = [*rows[-1][:-1], *self._highlighted(rows[-1][-1])]
             self._code = [*self._code, block.text.expandtabs(4)][-CODE_CONTEXT_LINES:]
         return rows
+
+    def table_widths(self, block: Block, width: int) -> tuple[int, ...]:
+        """The cells that each column of a table gets; empty where the block is none."""
+        markdown = SafeMarkdown(block.text)
+        self._render(markdown, max(width - block.indent, 8))
+        return markdown.shown_widths
 
     def note(self, text: str) -> Row:
         """A row of talk among the answer's."""
@@ -105,10 +107,13 @@ class Painter:
                 gutter = Segment("│ " if self.fancy else "| ", DIM)
                 return [
                     [gutter, *row]
-                    for row in self._render(Group(*_wrapped(Text(block.text, style=DIM), width - 2)), width - 2)
+                    for row in self._render(Group(*wrapped(Text(block.text, style=DIM), width - 2)), width - 2)
                 ]
             case Kind.ITEM:
                 return self._item_rows(block, width)
+            case Kind.TEXT if block.table is not None:
+                text = f"{block.table.head}\n{block.text}"
+                return self._render(SafeMarkdown(text, widths=block.table.widths, headless=block.table.shown), width)
             case Kind.TEXT:
                 return self._text_rows(block.text, width)
 
@@ -165,68 +170,3 @@ def _folded(row: Row, width: int) -> Iterator[Row]:
             room -= size
         part.append(Segment(text[start:], style))
     yield part
-
-
-def _wrapped(text: Text, width: int) -> Iterator[Text]:
-    """The rows of a text; its line breaks stay."""
-    for line in text.split("\n", allow_blank=True):
-        line.expand_tabs(4)
-        for row in line.divide(breaks(line.plain, width)):
-            row.no_wrap, row.overflow = True, "ignore"
-            yield row
-
-
-class _Paragraph(md.Paragraph):
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from _wrapped(self.text, options.max_width)
-
-
-class _Quote(md.BlockQuote):
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        bar = "▌ " if console.encoding.lower().startswith("utf") else "> "
-        for line in console.render_lines(self.elements, options.update_width(options.max_width - 2), pad=False):
-            yield from [Segment(bar, DIM), *line, Segment.line()]
-
-
-class _Rule(md.HorizontalRule):
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Rule(style="dim", characters="─" if console.encoding.lower().startswith("utf") else "-")
-
-
-class _Code(md.CodeBlock):
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text(str(self.text).rstrip(), style="cyan")
-
-
-class _Heading(md.Heading):
-    LEVEL_ALIGN = {}  # noqa: RUF012 - all to the left
-
-
-class _Table(md.TableElement):
-    """Long words are folded: rich would cut them."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for part in super().__rich_console__(console, options):
-            if isinstance(part, Table):
-                for column in part.columns:
-                    column.overflow = "fold"
-            yield part
-
-
-class SafeMarkdown(md.Markdown):
-    """rich's Markdown, less its losses."""
-
-    elements = {  # noqa: RUF012
-        **md.Markdown.elements,
-        "paragraph_open": _Paragraph,
-        "blockquote_open": _Quote,
-        "hr": _Rule,
-        "fence": _Code,
-        "code_block": _Code,
-        "heading_open": _Heading,
-        "table_open": _Table,
-    }
-
-    def __init__(self, text: str) -> None:
-        super().__init__("", hyperlinks=False)
-        self.parsed = parsed(text)

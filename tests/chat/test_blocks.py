@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from lattice_cli.chat.blocks import Block, Kind, Markdown, Splitter, Thoughts, halves
+from lattice_cli.chat.blocks import Block, Kind, Splitter, Thoughts, halves
+from lattice_cli.chat.markdown_blocks import Markdown
 
 pytestmark = pytest.mark.pure
 
@@ -145,10 +146,55 @@ def test_a_long_item_can_be_finished_in_part() -> None:
     assert halves(block, 8) == (Block(Kind.ITEM, "one two", 2, "12.", gap=True), Block(Kind.TEXT, "three", 6))
 
 
+def cut(splitter: Splitter, count: int) -> Block:
+    """Show the first `count` characters of the live block."""
+    (block,) = splitter.live()
+    first, rest = halves(block, count)
+    splitter.cut(rest)
+    return first
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rest"),
+    [
+        ("one two\n", "three\n", "two\nthree"),
+        ("one two\nthree\n", "four\n", "two\nthree\nfour"),
+        ("one two\nthr", "ee\n", "two\nthree"),
+        ("one two\n  ", "three\n", "two\n  three"),
+    ],
+)
+def test_a_cut_between_lines_joins_no_words(before: str, after: str, rest: str) -> None:
+    """A drawing may come right after a line break, when nothing of the next line is there yet."""
+    splitter = Markdown()
+    splitter.push(before)
+    cut(splitter, 4)
+    assert splitter.push(after) == []
+    assert splitter.close() == [Block(Kind.TEXT, rest)]
+
+
+def test_a_list_below_a_cut_paragraph_is_a_list() -> None:
+    splitter = Markdown()
+    splitter.push("one two\nthree\n- it")
+    assert len(splitter.live()) == 2
+    splitter = Markdown()
+    splitter.push("one two\nthree\n")
+    cut(splitter, 4)
+    assert splitter.push("- item\n") == [Block(Kind.TEXT, "two\nthree")]
+
+
+def test_a_lazy_line_of_a_cut_item_keeps_its_letters() -> None:
+    """It stands further left than the item's text does."""
+    splitter = Markdown()
+    splitter.push("10. one two\nthree\n")
+    cut(splitter, 4)
+    splitter.push("lazy\n")
+    assert splitter.close() == [Block(Kind.TEXT, "two\nthree\nlazy", 4)]
+
+
 def test_the_rest_of_a_cut_paragraph_goes_on_wherever_its_lines_end() -> None:
     splitter = Markdown()
     splitter.push("- one two\nthree fo")
-    assert splitter.cut(4) == Block(Kind.ITEM, "one", marker="•")
+    assert cut(splitter, 4) == Block(Kind.ITEM, "one", marker="•")
     assert splitter.live() == [Block(Kind.TEXT, "two\nthree fo", 2)]
     assert splitter.push("ur\n- next\n") == [Block(Kind.TEXT, "two\nthree four", 2)]
     assert splitter.close() == [Block(Kind.ITEM, "next", marker="•")]
@@ -158,8 +204,8 @@ def test_the_rest_of_a_cut_line_is_never_read_as_a_marker() -> None:
     """`... as in a` / `- b` in the middle of a line is no list."""
     splitter = Markdown()
     splitter.push("one two")
-    splitter.cut(4)
-    splitter.cut(3)
+    cut(splitter, 4)
+    cut(splitter, 3)
     assert splitter.push("- no item\n") == []
     assert splitter.close() == [Block(Kind.TEXT, "- no item")]
 
@@ -167,6 +213,6 @@ def test_the_rest_of_a_cut_line_is_never_read_as_a_marker() -> None:
 def test_a_line_that_ends_where_it_was_cut_leaves_nothing() -> None:
     splitter = Thoughts()
     splitter.push("one two")
-    assert splitter.cut(7) == Block(Kind.THOUGHT, "one two")
+    assert cut(splitter, 7) == Block(Kind.THOUGHT, "one two")
     assert splitter.push("\n\nnext\n") == [Block(Kind.THOUGHT, "next", gap=True)]
     assert splitter.close() == []

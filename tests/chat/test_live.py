@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from rich.console import Console
 
-from lattice_cli.chat.blocks import Markdown
 from lattice_cli.chat.live import LiveView
+from lattice_cli.chat.markdown_blocks import Markdown
 from lattice_cli.chat.view import Painter
 from lattice_cli.events import Piece, Prefilled, Started
 from lattice_cli.job import Channel
@@ -51,7 +52,16 @@ class Stage:
         self.terminal, self.columns, self.height, self.now_s = terminal, columns, rows, 0.0
         self.out = Out(terminal)
         console = Console(file=self.out, force_terminal=True, color_system="standard", width=columns)  # type: ignore[arg-type]
-        self.view = LiveView(self.out, Painter(console), lambda: (self.columns, self.height), self._clock)  # type: ignore[arg-type]
+        self.thinking: Literal["show", "hide"] = "show"
+        self.typed = ""
+        self.view = LiveView(
+            self.out,  # type: ignore[arg-type]
+            Painter(console),
+            lambda: (self.columns, self.height),
+            self._clock,
+            thinking=lambda: self.thinking,
+            typed=lambda: self.typed,
+        )
         self.view.begin()
 
     def _clock(self) -> float:
@@ -75,6 +85,11 @@ def expected(text: str, width: int) -> list[str]:
     return ["".join(s.text for s in row).rstrip() for block in blocks for row in painter.finish(block, width)]
 
 
+def spaced(row: str) -> str:
+    """A table printed in parts leaves its columns room for what may come; the rest is to the letter."""
+    return re.sub("─+", "─", re.sub("(?<=[^ ]) {3,}(?=[^ ])", "   ", row))
+
+
 WORDS = [f"word{i}" for i in range(200)]
 POEM = "".join(f"line number {i} of the answer\n" for i in range(100))
 PROGRAM = "Here:\n\n```python\n" + "".join(f"x{i} = {i}\n" for i in range(80)) + "```\nDone."
@@ -93,7 +108,7 @@ def test_an_answer_taller_than_the_window_shows_every_row_once(make: Make, text:
     stage = Stage(make(60, 24), 60, 24)
     stage.say(text)
     stage.view.end()
-    assert stage.terminal.rows() == expected(text, 59)
+    assert list(map(spaced, stage.terminal.rows())) == list(map(spaced, expected(text, 59)))
     assert stage.terminal.cursor_shown
 
 
@@ -178,12 +193,84 @@ def test_a_mark_that_is_still_open_keeps_its_paragraph_together() -> None:
     assert "*" not in "".join(stage.terminal.rows())
 
 
-def test_thoughts_stand_above_the_answer_and_apart() -> None:
+def test_a_long_table_and_a_long_quotation_are_printed_while_they_grow() -> None:
+    """A table of 200 rows must not wait for its last one; its columns stay where they were."""
+    for text, number in ((TABLE, 28), (QUOTE, 37)):
+        stage = Stage(CuttingTerminal(60, 24), 60, 24)
+        stage.say(text)
+        rows = stage.terminal.rows()
+        assert len(rows) > number
+        assert "..." not in rows
+        stage.view.end()
+        assert len({row.find(str(i * i), 2) for i, row in enumerate(stage.terminal.rows()[2:])}) == 1 or text is QUOTE
+
+
+def test_a_later_cell_that_is_longer_than_its_column_is_folded() -> None:
+    stage = Stage(CuttingTerminal(60, 24), 60, 24)
+    stage.say(TABLE + "| 30 | " + "long " * 12 + "|\nprose is a row too\n\nEnd.")
+    stage.view.end()
+    rows = stage.terminal.rows()
+    assert sum(row.count("long") for row in rows) == 12
+    assert rows[-4:] == [*rows[-4:-2], "", "End."]
+    assert "".join(rows[-4:-2]).replace(" ", "") == "proseisarowtoo"
+
+
+def test_a_thought_is_live_and_then_one_row_with_its_time() -> None:
     stage = Stage(CuttingTerminal(20, 24), 20, 24)
     stage.say("Let me see.\n\nIt is two.\n", Channel.REASONING)
+    assert stage.terminal.rows() == ["⠹ thinking", "│ Let me see.", "", "│ It is two."]
+    stage.now_s += 3
     stage.say("\n\nTwo.\n")
+    assert stage.terminal.rows() == ["thought for 3.2 s", "", "Two."]
     stage.view.end()
-    assert stage.terminal.rows() == ["│ Let me see.", "", "│ It is two.", "", "Two."]
+    assert stage.terminal.rows() == ["thought for 3.2 s", "", "Two."]
+    assert stage.view.unfold()
+    assert stage.terminal.rows()[3:] == ["│ Let me see.", "", "│ It is two."]
+
+
+def test_a_thought_longer_than_the_window_shows_its_last_rows_and_leaves_nothing_behind() -> None:
+    stage = Stage(WrappingTerminal(40, 24), 40, 24)
+    for number in range(200):
+        stage.say(f"thought {number}\n", Channel.REASONING)
+        assert len(stage.terminal.rows()) <= 8
+        if number == 100:
+            stage.resize(30, 24)
+    assert stage.terminal.rows()[-1] == "│ thought 199"
+    stage.say("Two.")
+    stage.view.end()
+    assert len(stage.terminal.rows()) == 3
+
+
+def test_a_hidden_thought_shows_that_there_is_one_and_how_long_it_takes() -> None:
+    stage = Stage(CuttingTerminal(40, 24), 40, 24)
+    stage.thinking = "hide"
+    stage.say("Let me see.", Channel.REASONING)
+    stage.now_s += 5
+    stage.view.tick()
+    assert stage.terminal.rows() == ["⠙ thinking, 5 s"]
+
+
+def test_a_thought_that_is_stopped_says_so() -> None:
+    stage = Stage(CuttingTerminal(40, 24), 40, 24)
+    stage.say("Let me", Channel.REASONING)
+    stage.view.end()
+    assert stage.terminal.rows() == ["thought for 0.0 s, and was stopped"]
+
+
+def test_what_is_typed_meanwhile_stands_below_at_once() -> None:
+    """It is drawn without waiting for the next frame, and gone when the answer is over."""
+    stage = Stage(CuttingTerminal(20, 24), 20, 24)
+    stage.say("One")
+    stage.typed = "next"
+    stage.view.tick()
+    assert stage.terminal.rows() == ["One", "> next"]
+    stage.typed = "next, and the one after it\n"
+    stage.view.tick()
+    assert stage.terminal.rows() == ["One", "< he one after it⏎"]
+    stage.say(" two.\n\nThree")
+    assert stage.terminal.rows() == ["One two.", "", "Three", "< he one after it⏎"]
+    stage.view.end()
+    assert stage.terminal.rows() == ["One two.", "", "Three"]
 
 
 def test_until_the_first_word_a_status_says_what_goes_on_and_then_is_gone() -> None:

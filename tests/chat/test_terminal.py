@@ -262,7 +262,7 @@ def test_thoughts_are_shown_apart_and_not_remembered(tmp_path: Path) -> None:
     with Talk(tmp_path / "home", "--model", model, "--quiet") as talk:
         talk.line("Hi")
         talk.at_prompt()
-        assert talk.rows()[1:] == ["> Hi", "│ Hm.", "", "Yes.", "", ">"]
+        assert talk.rows()[1:] == ["> Hi", "thought for 0.0 s", "", "Yes.", "", ">"]
 
 
 def test_the_history_is_for_its_owner_and_for_the_next_chat(tmp_path: Path) -> None:

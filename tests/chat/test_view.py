@@ -10,10 +10,11 @@ import io
 import pytest
 from rich.console import Console
 
-from lattice_cli.chat.blocks import Block, Kind, Markdown
-from lattice_cli.chat.screen import harmless
+from lattice_cli.chat.blocks import Block, Kind
+from lattice_cli.chat.markdown_blocks import Markdown
 from lattice_cli.chat.view import Painter
 from lattice_cli.chat.wrap import cells
+from lattice_cli.harmless import STEERING, harmless
 
 pytestmark = pytest.mark.pure
 
@@ -61,7 +62,7 @@ def test_paragraphs_items_and_headings_look_as_they_were_written() -> None:
 def test_a_terminal_without_unicode_gets_signs_it_has() -> None:
     """Report 130."""
     rows = shown("- one\n\n> said\n\n---\n\n| a |\n|---|\n| 1 |", 8, "ascii")
-    assert rows == ["- one", "", "> said", "", "--------", "", "+-+", "|a|", "|-|", "|1|", "+-+"]
+    assert rows == ["- one", "", "> said", "", "--------", "", "a", "--", "1"]
 
 
 def test_long_text_is_wrapped_under_its_marker() -> None:
@@ -148,3 +149,18 @@ def test_no_terminal_shows_a_live_row_wider_than_the_window(text: str) -> None:
 def test_control_characters_of_a_model_steer_no_terminal() -> None:
     """A reply may hold the sequences that clear a screen or set a window's title."""
     assert harmless("a\x1b[2Jb\rc\td\x9b1me\n") == "a�[2Jbc\td�1me\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\x1b]0;title\x07", "\x1b]52;c;aGk=\x1b\\", "\x9d0;title\x9c", "\x1bP1$r\x1b\\", "a\u202eb", "a\u2067b\u2069", "\u2028"],
+)
+def test_titles_clipboards_and_turned_text_are_steered_by_no_model(text: str) -> None:
+    """OSC, also as one C1 character; DCS; and marks that make code read as what it is not."""
+    assert not STEERING.search(harmless(text))
+
+
+def test_marks_that_only_help_to_read_stay() -> None:
+    """Right-to-left marks, joiners, flags made of tags."""
+    for text in ("א\u200f!", "👨\u200d👩", "🏴\U000e0067\U000e007f", "a\tb\n"):
+        assert harmless(text) == text
