@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent / "lattice_cli"
 # Floors from the cellar up: a module imports its own floor and those below.
 FLOORS = (
     ("errors", "conversation", "job", "events", "harmless"),
-    ("settings", "policy", "telemetry", "console", "options"),
+    ("settings", "policy", "telemetry", "console", "log_file", "options", "address", "wording"),
     ("model", "kernels"),
     ("prompt",),
     ("engine",),
@@ -39,11 +39,12 @@ HOMES = {
     "transformers": r"model\.tokenizer",
     "gguf": r"model\.\w+",
     "falcon": r"serve\.(?!wire).*",
-    "waitress": r"serve\.server",
+    "waitress": r"serve\.server(_tasks)?",
+    "prometheus_client": r"telemetry",
     "rich": r"console|chat\.(view|rendered)|bench\.report",
     "prompt_toolkit": r"chat\..*",
-    "sseclient": r"bench\.(load|parity_stream)",
-    "typer": r"cli|options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
+    "sseclient": r"bench\.(load|parity_stream)|chat\.remote_stream",
+    "typer": r"cli|options|serve\.options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
 }
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import msgspec
 from sseclient import SSEClient
 
-from lattice_cli.bench.address import Address, read_address
+from lattice_cli.address import Address, read_address
 from lattice_cli.bench.reading import Answer, CountTokens, Frame, Miss, Reading
 
 Clock = Callable[[], float]

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lattice_cli.bench.address import Address
+from lattice_cli.address import Address
 from lattice_cli.bench.parity_call import LIMIT_S, NoAnswer
 from lattice_cli.bench.parity_case import Case, read_cases
 from lattice_cli.bench.parity_replay import Replay

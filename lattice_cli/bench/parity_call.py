@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 
-from lattice_cli.bench.address import Address
+from lattice_cli.address import Address
 from lattice_cli.bench.parity_body import json_bytes, raw_bytes
 from lattice_cli.bench.parity_case import Request
 

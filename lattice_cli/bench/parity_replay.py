@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lattice_cli.bench.address import Address
+from lattice_cli.address import Address
 from lattice_cli.bench.parity_call import LIMIT_S, Answer, Call
 from lattice_cli.bench.parity_case import Answered, Leave, Line, Quiet, Read, Same, Send, Step
 from lattice_cli.bench.parity_check import compare, diverges

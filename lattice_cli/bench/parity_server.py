@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from lattice_cli.bench.address import Address
+from lattice_cli.address import Address
 from lattice_cli.errors import BenchError
 
 START_S = 60.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import lattice_cli
 from lattice_cli import console
-from lattice_cli.bench.address import read_address
+from lattice_cli.address import read_address
 from lattice_cli.bench.parity import GREEDY, MODELS, WIRE_SUITES, Verdict, read_suites, replay_all, replay_at
 from lattice_cli.errors import BenchError, UsageError
 from lattice_cli.settings import read_home

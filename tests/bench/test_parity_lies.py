@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from lattice_cli.bench.address import Address, read_address
+from lattice_cli.address import Address, read_address
 from lattice_cli.bench.load import read_target
 from lattice_cli.bench.parity import Verdict, replay_at
 from lattice_cli.bench.parity_call import Call, NoAnswer

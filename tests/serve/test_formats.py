@@ -13,7 +13,7 @@ import pytest
 from lattice_cli.errors import BadRequest
 from lattice_cli.job import Constraint
 from lattice_cli.serve.wire.formats import Bound, FormatFields, bound_of
-from lattice_cli.serve.wire.schema import read_fields
+from lattice_cli.wording import read_fields
 from tests.serve.stage import PATH, body, stage
 
 SCHEMA: dict[str, Any] = {

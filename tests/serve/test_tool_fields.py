@@ -12,8 +12,8 @@ import pytest
 
 from lattice_cli.errors import BadRequest
 from lattice_cli.job import Tool
-from lattice_cli.serve.wire.schema import read_fields
 from lattice_cli.serve.wire.tools import ToolAsk, ToolFields, tools_of
+from lattice_cli.wording import read_fields
 
 pytestmark = pytest.mark.pure
 

@@ -28,11 +28,11 @@ from lattice_cli.serve.wire.schema import (
     max_tokens_of,
     model_of,
     names_in_options,
-    read_fields,
     sampling_of,
     usage_wanted,
 )
 from lattice_cli.serve.wire.tools import ToolFields, tools_of
+from lattice_cli.wording import read_fields
 
 MOST_LOGPROBS = 20
 

@@ -19,8 +19,9 @@ from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
 from lattice_cli.serve.wire.messages import Message, names_in_messages, refuse_many_parts, turns_of
 from lattice_cli.serve.wire.rendering import RenderFields, options_of
-from lattice_cli.serve.wire.schema import model_of, read_fields
+from lattice_cli.serve.wire.schema import model_of
 from lattice_cli.serve.wire.tools import ToolFields, tools_of
+from lattice_cli.wording import read_fields
 
 
 class TokenizeFields(msgspec.Struct):
