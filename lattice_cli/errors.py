@@ -8,6 +8,8 @@
     │   ├── UnsupportedField           unsupported_feature
     │   ├── PromptTooLong              context_length_exceeded
     │   ├── BodyTooLarge               413 request_body_too_large
+    │   ├── Unauthorized               401 invalid_api_key
+    │   ├── Forbidden                  403 forbidden
     │   └── NoSuchRoute                404 not_found (405 method_not_allowed, and so on)
     ├── ModelError                                                 exit 3   weights, tokenizer, template
     │   ├── ModelNotFound              404 model_not_found
@@ -17,6 +19,8 @@
     ├── Overloaded                     429 server_busy
     ├── EngineUnavailable              503 engine_unavailable
     │   └── EngineLost                                                      it will not come back
+    ├── DeadlinePassed                 504 request_timeout
+    ├── SlowReader                     408 slow_reader                      seen in the log only, mostly
     ├── EngineFault                    500 internal_error
     └── BenchError                                                 exit 4
 
@@ -109,6 +113,20 @@ class BodyTooLarge(BadRequest):
     status = 413
 
 
+class Unauthorized(BadRequest):
+    """The request brings no API key, or none that this server knows."""
+
+    code = "invalid_api_key"
+    status = 401
+
+
+class Forbidden(BadRequest):
+    """The request is not meant for this server, whoever sends it."""
+
+    code = "forbidden"
+    status = 403
+
+
 class NoSuchRoute(BadRequest):
     """The path or the method is not one of ours."""
 
@@ -173,6 +191,21 @@ class EngineUnavailable(LatticeError):
 
 class EngineLost(EngineUnavailable):
     """The engine has ended or is broken."""
+
+
+class DeadlinePassed(LatticeError):
+    """The time that a request may take is over."""
+
+    code = "request_timeout"
+    status = 504
+
+
+class SlowReader(LatticeError):
+    """A client does not take what is made for it."""
+
+    kind = "invalid_request_error"
+    code = "slow_reader"
+    status = 408
 
 
 class EngineFault(LatticeError):

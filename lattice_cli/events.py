@@ -5,7 +5,7 @@ Grammar of one job's events:
     (Started Prefilled* (Piece | CallPart)*)? (Finished | Failed)
 
 A job cancelled while it waits has only its terminal event. Of a ScoreJob there is only (Scored | Finished | Failed);
-it is Finished only when it was cancelled.
+it is Finished only when it was cancelled or late.
 
 Thread: any
 """
@@ -18,7 +18,8 @@ from typing import Literal
 from lattice_cli.errors import LatticeError
 from lattice_cli.job import Channel
 
-FinishReason = Literal["stop", "length", "tool_calls", "cancelled"]
+# "cancelled" and "deadline" are the engine's words: no client is told them as the reason of an answer.
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "deadline"]
 
 
 @dataclass(frozen=True, slots=True)

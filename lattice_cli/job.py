@@ -20,7 +20,7 @@ class Channel(Enum):
 class Prompt:
     """A rendered conversation.
 
-    `ids` are token ids; `text` is what they encode; `opens_in` is the channel the reply begins in
+    `ids` are token ids; `text` is what they encode; `cuts` are the places in `ids` where a turn begins; `opens_in` is the channel the reply begins in
     (a template may open the thinking block itself); `asked` is the joined text of the last user
     turn, which a scripted model matches on.
     """
@@ -29,6 +29,7 @@ class Prompt:
     text: str
     opens_in: Channel = Channel.ANSWER
     asked: str = ""
+    cuts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,8 @@ class Limits:
     `reasoning_tokens`: after so many tokens of the reply an open thought is closed by force.
     `answer_tokens`: from the closing marker on, at most so many more. `stop_ids` end a reply as its end tokens do;
     with `ignore_end` end tokens are tokens like any other, and before `min_tokens` no end token can be drawn.
-    `keep_stop`: the stop text that ended the answer is part of it.
+    `keep_stop`: the stop text that ended the answer is part of it. `deadline_s` is the reading of `time.monotonic` at
+    which the job ends, wherever it is.
     """
 
     max_tokens: int
@@ -131,6 +133,7 @@ class Limits:
     ignore_end: bool = False
     min_tokens: int = 0
     keep_stop: bool = False
+    deadline_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +162,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ScoreJob:
-    """A prompt to read for the log-probabilities of its tokens, and of the `top` likeliest (0 to 20) in each place."""
+    """A prompt to read for the log-probabilities of its tokens, and of the `top` likeliest (0 to 20) in each place.
+    `deadline_s` as in Limits.
+    """
 
     id: str
     ids: tuple[int, ...]
     top: int = 0
+    deadline_s: float | None = None

@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 
 from lattice_cli.engine.backend import Backend, Emitted, Progress
+from lattice_cli.engine.canary import makes_tokens
 from lattice_cli.engine.row import Choices, Row
 from lattice_cli.engine.scheduler import Scheduler
 from lattice_cli.engine.scoring import Scoring
+from lattice_cli.engine.trials import Trials
 from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError
 from lattice_cli.events import Event, Failed
-from lattice_cli.job import Job, Limits, Prompt, Sampling, ScoreJob
+from lattice_cli.job import Job, ScoreJob
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings
 
 log = logging.getLogger("lattice.engine")
-
-CANARY_STEPS = 8  # a generator gives a one-token prompt its first token at its second or third step
 
 
 class Engine:
@@ -50,10 +50,7 @@ class Engine:
         self._scoring = Scoring(backend, card.tokenizer)
         self._outbox: list[Event] = []
         self._handled: Row | None = None  # whose token is being turned into text
-        self._suspects: deque[Row] = deque()  # hold a slot, wait for a trial alone
-        self._tried: Row | None = None  # alone in the backend
-        self._tokens_before_trial = 0
-        self._cleared: list[Row] = []
+        self._trials = Trials(self._insert, self._remove)
 
     @property
     def idle(self) -> bool:
@@ -62,9 +59,13 @@ class Engine:
 
     def ready_in_s(self) -> float | None:
         """Seconds until `step` has work; None when only a new message can bring some."""
-        if self._outbox or self._suspects or self._scheduler.can_admit() or len(self._scoring):
+        if self._outbox or self._trials.waiting or len(self._scoring):
             return 0.0
-        return self._backend.ready_in_s()
+        if not self._trials.under_way and self._scheduler.can_admit():
+            return 0.0
+        deadlines = [row.job.limits.deadline_s for row in self._rows()]
+        ends = [max(0.0, deadline_s - self._clock()) for deadline_s in deadlines if deadline_s is not None]
+        return min((wait for wait in (self._backend.ready_in_s(), *ends) if wait is not None), default=None)
 
     def add(self, *jobs: Job) -> None:
         """Queue the jobs of one request. Their first events come from a later `step`. Those of one Prompt object have
@@ -91,18 +92,20 @@ class Engine:
 
     def cancel(self, job_id: str) -> list[Event]:
         """End a job wherever it is, at once; the others are not disturbed. Empty for an unknown id."""
-        row = self._scheduler.remove(job_id)
-        if row is None:
-            return self._scoring.cancel(job_id)
-        events = row.finish("cancelled", self._clock())
-        self._forget(row)
-        return events
+        row = self._leave(job_id)
+        return self._scoring.cancel(job_id) if row is None else row.finish("cancelled", self._clock())
+
+    def drop(self, job_id: str, error: LatticeError) -> list[Event]:
+        """End a job at once with an error that is not the engine's. Empty for an unknown id."""
+        row = self._leave(job_id)
+        return [] if row is None else row.fail(error)
 
     def step(self) -> list[Event]:
-        """One heartbeat: admit, or else advance and turn tokens into events.
+        """One heartbeat: end what is late, admit, or else advance and turn tokens into events.
 
         A row's `Started` is said before its first chunk is read: a door may send headers meanwhile.
         """
+        self._expire()
         self._admit()
         if self._outbox:
             return self._drain()
@@ -110,7 +113,7 @@ class Engine:
             self._take(outcome)
         for row in [row for row in self._scheduler.running.values() if row.fault is not None]:
             self._fail(row)
-        self._end_trial()
+        self._trials.end(idle=self._backend.ready_in_s() is None)
         self._outbox.extend(self._scoring.advance())
         return self._drain()
 
@@ -121,91 +124,71 @@ class Engine:
             self._outbox.extend(self._scoring.fail(EngineFault("the prompt could not be scored")))
             return self._drain()
         self._backend.reset()
-        in_backend = [row for row in self._scheduler.running.values() if row not in self._suspects]
-        if self._tried is not None:
-            in_backend = [self._tried]
+        in_backend = self._trials.in_backend(self._scheduler.running.values())
         culprits = [row for row in in_backend if row.fault is not None or row is self._handled]
         if not culprits and len(in_backend) == 1:
             culprits = in_backend
-        self._handled = self._tried = None
+        self._handled = None
+        others = [row for row in in_backend if row not in culprits]
+        if culprits:
+            self._trials.clear(others)
+        else:
+            log.error("a fault that no row owns, trying %d rows one by one: %s", len(others), fault, exc_info=fault)
+            self._trials.suspect(others)
         for row in culprits:
             log.error("job %s failed: %s", row.job.id, fault, exc_info=fault)
             row.fault = row.fault or EngineFault("generation failed")
             self._fail(row)
-        others = [row for row in in_backend if row not in culprits]
-        if culprits:
-            self._cleared.extend(others)
-        else:
-            log.error("a fault that no row owns, trying %d rows one by one: %s", len(others), fault, exc_info=fault)
-            self._suspects.extend(others)
         return self._drain()
 
     def abort(self, reason: str) -> list[Event]:
         """Fail everything that runs or waits, with `EngineUnavailable`."""
-        rows = [*self._scheduler.running.values(), *self._scheduler.waiting]
         events = [*self._drain(), *self._scoring.abort(EngineUnavailable(reason))]
-        for row in rows:
-            self._scheduler.remove(row.job.id)
-            self._forget(row)
+        for row in self._rows():
+            self._leave(row.job.id)
             events.extend(row.fail(EngineUnavailable(reason)))
         return events
 
     def alive(self) -> bool:
         """Whether the backend still makes tokens: one short row, alone, on a fresh state.
 
-        It tells an engine that is broken from requests that are. Called after `reset`; rows that are in the backend
-        nevertheless (a prompt that could not be scored takes none out) start over. May raise what the backend raises.
+        Called after `reset`; rows that are in the backend nevertheless (a prompt that could not be scored takes none
+        out) start over. May raise what the backend raises.
         """
         self._backend.reset()
-        if self._tried is not None:
-            self._suspects.appendleft(self._tried)
-            self._tried = None
-        held = [*self._suspects, *self._cleared]
-        self._cleared.extend(row for row in self._scheduler.running.values() if row not in held)
-        probe = Row(
-            Job("canary", Prompt(ids=(0,), text=""), Sampling(temperature=0.0), Limits(max_tokens=1)), self._card
-        )
-        try:
-            self._backend.insert(probe)
-            for _ in range(CANARY_STEPS):
-                if any(isinstance(outcome, Emitted) for outcome in self._backend.advance()):
-                    return True
-            return False
-        finally:
-            self._backend.reset()
+        self._trials.pause(self._scheduler.running.values())
+        return makes_tokens(self._backend, self._card)
 
     def close(self) -> None:
         """Let go of the backend; no other call follows."""
         self._backend.close()
 
+    def _rows(self) -> list[Row]:
+        return [*self._scheduler.running.values(), *self._scheduler.waiting]
+
+    def _expire(self) -> None:
+        now_s = self._clock()
+        for row in self._rows():
+            if row.job.limits.deadline_s is not None and now_s >= row.job.limits.deadline_s:
+                self._leave(row.job.id)
+                self._outbox.extend(row.finish("deadline", now_s))
+        self._outbox.extend(self._scoring.expire(now_s))
+
     def _admit(self) -> None:
-        if self._suspects or self._tried:
-            self._begin_trial()
+        self._trials.begin()  # rows that go on after a fault first: they hold slots already
+        if self._trials.under_way:
             return
-        # Rows that go on after a fault first: they hold slots already.
-        while self._cleared:
-            self._backend.insert(self._cleared[0])
-            self._cleared.pop(0)
         for row in self._scheduler.admit():
-            self._outbox.extend(row.start(self._clock()))
-            self._backend.insert(row)
+            self._insert(row)
 
-    def _begin_trial(self) -> None:
-        if self._tried is None:
-            self._tried = self._suspects.popleft()
-            self._tokens_before_trial = len(self._tried.emitted)
-            self._backend.insert(self._tried)
+    def _insert(self, row: Row) -> None:
+        self._handled = row
+        self._backend.insert(row)
+        self._handled = None
+        self._outbox.extend(row.start(self._clock()))  # it knows by now what of its prompt is cached
 
-    def _end_trial(self) -> None:
-        row = self._tried
-        if row is None:
-            return
-        if row.ended:
-            self._tried = None
-        elif len(row.emitted) > self._tokens_before_trial:
-            self._backend.remove([row.job.id])
-            self._cleared.append(row)
-            self._tried = None
+    def _remove(self, row: Row) -> None:
+        self._backend.remove([row.job.id])
 
     def _take(self, outcome: Progress | Emitted) -> None:
         row = self._scheduler.running.get(outcome.job_id)
@@ -219,21 +202,19 @@ class Engine:
         self._handled = None
         if row.ended:
             self._scheduler.remove(row.job.id)
-            self._backend.remove([row.job.id])
+            self._remove(row)
 
     def _fail(self, row: Row) -> None:
-        self._scheduler.remove(row.job.id)
-        self._forget(row)
+        self._leave(row.job.id)
         self._outbox.extend(row.fail(row.fault or EngineFault("generation failed")))
 
-    def _forget(self, row: Row) -> None:
-        self._backend.remove([row.job.id])
-        if row in self._suspects:
-            self._suspects.remove(row)
-        if row in self._cleared:
-            self._cleared.remove(row)
-        if row is self._tried:
-            self._tried = None
+    def _leave(self, job_id: str) -> Row | None:
+        """Take a row out of everything; None when it is not here."""
+        row = self._scheduler.remove(job_id)
+        if row is not None:
+            self._remove(row)
+            self._trials.forget(row)
+        return row
 
     def _drain(self) -> list[Event]:
         events, self._outbox = self._outbox, []

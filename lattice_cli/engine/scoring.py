@@ -14,7 +14,7 @@ from typing import Protocol
 
 from lattice_cli.engine.reply import Score
 from lattice_cli.errors import LatticeError
-from lattice_cli.events import Event, Failed, Finished, Scored, Timing, TokenScore, Usage
+from lattice_cli.events import Event, Failed, Finished, FinishReason, Scored, Timing, TokenScore, Usage
 from lattice_cli.job import ScoreJob
 from lattice_cli.model.card import Tokenizer
 
@@ -73,14 +73,19 @@ class Scoring:
 
     def cancel(self, job_id: str) -> list[Event]:
         """Leave the line, wherever; empty for an id that is not in it."""
-        for job in self._waiting:
-            if job.id == job_id:
-                if job is self._waiting[0]:
-                    self._leave()
-                else:
-                    self._waiting.remove(job)
-                return [Finished(job_id, "cancelled", Usage(prompt_tokens=len(job.ids)), Timing())]
-        return []
+        return [event for job in list(self._waiting) if job.id == job_id for event in self._end(job, "cancelled")]
+
+    def expire(self, now_s: float) -> list[Event]:
+        """Who is late leaves the line."""
+        late = [job for job in self._waiting if job.deadline_s is not None and now_s >= job.deadline_s]
+        return [event for job in late for event in self._end(job, "deadline")]
+
+    def _end(self, job: ScoreJob, reason: FinishReason) -> list[Event]:
+        if job is self._waiting[0]:
+            self._leave()
+        else:
+            self._waiting.remove(job)
+        return [Finished(job.id, reason, Usage(prompt_tokens=len(job.ids)), Timing())]
 
     def _leave(self) -> None:
         self._waiting.popleft()
