@@ -18,6 +18,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from lattice_cli.errors import LatticeError, UsageError
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 QUOTED = re.compile(r"`[^`]*`")
+TEXT = "%(levelname)s %(name)s: %(message)s"
+CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 # Streams.
@@ -250,32 +253,46 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
             _write(stream, self.format(record) + "\n")
 
 
+class _TextFormatter(logging.Formatter):
+    """One record, one line, whatever a client put into its path; only a traceback of ours has more."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = CONTROLS.sub(lambda found: repr(found[0])[1:-1], record.message)
+        return super().formatMessage(record)
+
+
 class _JsonFormatter(logging.Formatter):
+    """`fields` of a record are names of their own."""
+
     def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S") + f".{int(record.msecs):03d}",
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
+            **getattr(record, "fields", {}),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line)
 
 
-def configure_logging(level: str = "warning", fmt: str = "text") -> None:
-    """Log to stderr: our own loggers from `level` on, other libraries from warnings on.
+def configure_logging(level: str = "warning", fmt: str = "text", file: Path | None = None) -> None:
+    """Log to `file`, None for stderr: our own loggers from `level` on, other libraries from warnings on.
 
-    Raises: UsageError for a level or format that is not one of `LEVELS` and `FORMATS`.
+    Raises: UsageError for a level or format that is not one of `LEVELS` and `FORMATS`, or a file that cannot be opened.
     """
     if level not in LEVELS:
         raise UsageError(f"`--log-level` is `{level}`, not one of {', '.join(LEVELS)}", param="--log-level")
     if fmt not in FORMATS:
         raise UsageError(f"`--log-format` is `{fmt}`, not one of {', '.join(FORMATS)}", param="--log-format")
-    handler = _StderrHandler()
-    handler.setFormatter(
-        _JsonFormatter() if fmt == "json" else logging.Formatter("%(levelname)s %(name)s: %(message)s")
-    )
+    handler: logging.Handler = _StderrHandler()
+    text = TEXT
+    if file is not None:
+        from lattice_cli.log_file import LogFile
+
+        handler, text = LogFile(file), f"%(asctime)s {TEXT}"
+    handler.setFormatter(_JsonFormatter() if fmt == "json" else _TextFormatter(text))
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.WARNING)

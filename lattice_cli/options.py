@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -73,12 +74,25 @@ def above_zero(value: float | None) -> float | None:
     return value
 
 
-def choose_logging(context: typer.Context, level: LogLevel | None, form: LogFormat | None) -> None:
-    """What the command names wins over what stands before it; what neither names stays as it was."""
+def choose_logging(
+    context: typer.Context, level: LogLevel | None, form: LogFormat | None, file: Path | None = None
+) -> None:
+    """What the command names wins over what stands before it; what neither names stays as it was. A `file` is there
+    to be read later, so it has a line for each request.
+    """
     from lattice_cli.console import configure_logging
 
     before = context.find_root().params
+    usual = LogLevel.warning if file is None else LogLevel.info
     configure_logging(
-        level.value if level else before.get("log_level") or LogLevel.warning.value,
+        level.value if level else _named(context, "log_level") or usual.value,
         form.value if form else before.get("log_format") or LogFormat.text.value,
+        file,
     )
+
+
+def _named(context: typer.Context, name: str) -> str | None:
+    """What an option before the command says, None where it only has its default."""
+    root = context.find_root()
+    typed = root.get_parameter_source(name)
+    return root.params.get(name) if typed is not None and typed.name != "DEFAULT" else None

@@ -14,35 +14,51 @@ import falcon
 
 from lattice_cli.engine.worker import EngineWorker
 from lattice_cli.errors import EngineFault, LatticeError
+from lattice_cli.serve.access import OPEN, Access
 from lattice_cli.serve.admission import Admission
 from lattice_cli.serve.exchange import Exchange
 from lattice_cli.serve.failures import ClientGone, of_framework, unexpected
+from lattice_cli.serve.guard import Guard
 from lattice_cli.serve.lines import AppLines
+from lattice_cli.serve.metrics import Metrics
 from lattice_cli.serve.middleware import Visits
 from lattice_cli.serve.resources import Generation, Health, Models, Root, say
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.token_resources import Tokens
 from lattice_cli.serve.wire import Wire, wire_named
+from lattice_cli.telemetry import Telemetry
 
 log = logging.getLogger("lattice.serve")
 
 App = falcon.App[falcon.Request, falcon.Response]
 MODEL_PAGE = "/v1/models/{id}"
 TOKEN_PATHS = ("/tokenize", "/detokenize")
-READABLE = ("/v1/models", MODEL_PAGE, "/health", "/")
+METRICS = "/metrics"
+READABLE = ("/v1/models", MODEL_PAGE, "/health", METRICS, "/")
 
 
-def create_app(worker: EngineWorker, settings: ServeSettings, lines: AppLines) -> App:
-    """The application over one worker, in whatever state that is."""
+def create_app(
+    worker: EngineWorker,
+    settings: ServeSettings,
+    lines: AppLines,
+    *,
+    access: Access = OPEN,
+    telemetry: Telemetry | None = None,
+) -> App:
+    """The application over one worker, in whatever state that is. `telemetry` hears all of the worker's events."""
+    telemetry = telemetry or Telemetry()
+    worker.watch = telemetry.heard
     wire = wire_named(settings.policy.wire)
     spoken = wire.dialects()
-    readable = [path for path in READABLE if path != MODEL_PAGE or settings.policy.model_pages]
+    # NOTE: metrics are of the operator, so they are there under every policy; a twin does not speak of them.
+    readable = [path for path in READABLE if path not in (MODEL_PAGE, METRICS) or settings.policy.model_pages]
     counted = TOKEN_PATHS if settings.policy.token_routes else ()
     routes = (*(f"POST {path}" for path in (*spoken, *counted)), *(f"GET {path}" for path in readable))
     admission, exchange = Admission(worker, settings), Exchange(settings)
     models = Models(worker, wire, settings.aliases)
 
-    app = falcon.App(middleware=[Visits(lines)])
+    middleware: list[Any] = [Visits(lines, access, telemetry), Guard(access)]
+    app = falcon.App(middleware=middleware)
     for path, dialect in spoken.items():
         app.add_route(path, Generation(admission, exchange, wire, dialect, settings.body_limit))
     tokens = Tokens(admission, wire, settings.body_limit)
@@ -52,6 +68,7 @@ def create_app(worker: EngineWorker, settings: ServeSettings, lines: AppLines) -
     if settings.policy.model_pages:
         app.add_route("/v1/models/{model_id:path}", models, suffix="one")
     app.add_route("/health", Health(worker, wire))
+    app.add_route(METRICS, Metrics(worker, telemetry))
     app.add_route("/", Root((*spoken, *counted, *readable[:-1]), wire))
     _answer_failures(app, routes, wire)
     return app

@@ -21,11 +21,20 @@ from lattice_cli.options import (
     choose_logging,
     finite,
 )
+from lattice_cli.serve.options import (
+    AllowHostOption,
+    ApiKeyOption,
+    CorsOriginOption,
+    DrainOption,
+    HostOption,
+    LogFileOption,
+    OldDrainOption,
+    PortOption,
+    UnixSocketOption,
+)
 
 if TYPE_CHECKING:
-    from lattice_cli.serve.settings import ServeSettings
-    from lattice_cli.serve.supervisor import Ending, Supervisor
-    from lattice_cli.settings import EngineSettings, Home
+    from lattice_cli.serve.settings import Door
 
 
 class PolicyName(StrEnum):
@@ -44,10 +53,12 @@ def serve_command(
     tokenizer_dir: Annotated[
         Path | None, typer.Option(exists=True, file_okay=False, help="Take the tokenizer from this folder.")
     ] = None,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(envvar="LATTICE_SERVE_PORT", min=0, max=65535, help="The port; 0 picks a free one.")
-    ] = 11435,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 11435,
+    unix_socket: UnixSocketOption = None,
+    allow_host: AllowHostOption = None,
+    api_key: ApiKeyOption = None,
+    cors_origin: CorsOriginOption = None,
     policy: Annotated[
         PolicyName, typer.Option(help="Whose manners to follow: OpenAI's, or a version of lattice_serve.")
     ] = PolicyName.openai,
@@ -98,9 +109,8 @@ def serve_command(
             help="The largest request body [default: 16; lattice-0.6.1: 1, 0.5.0: 2].",
         ),
     ] = None,
-    drain_s: Annotated[
-        float, typer.Option(min=0, callback=finite, help="Seconds that running replies get to finish at the end.")
-    ] = 5.0,
+    drain_seconds: DrainOption = 30.0,
+    drain_s: OldDrainOption = None,
     exit_on_broken: Annotated[
         bool, typer.Option("--exit-on-broken", help="End with a failure when the engine is broken.")
     ] = False,
@@ -108,18 +118,20 @@ def serve_command(
         LogLevel | None, typer.Option(help="How much to say on stderr; info has a line for each request.")
     ] = None,
     log_format: Annotated[LogFormat | None, typer.Option(help="How to say it.")] = None,
+    log_file: LogFileOption = None,
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Log the text of prompts too (level info).")
     ] = False,
 ) -> None:
-    """Answer OpenAI clients over HTTP: chats, completions, models, tokens, health."""
+    """Answer OpenAI clients over HTTP: chats, completions, models, tokens, health, metrics."""
     from lattice_cli.job import SamplingChoice
     from lattice_cli.policy import MEBIBYTE, POLICIES
-    from lattice_cli.serve.settings import ServeSettings
+    from lattice_cli.serve.assembly import assemble
+    from lattice_cli.serve.settings import Door, ServeSettings
     from lattice_cli.serve.supervisor import Ending
     from lattice_cli.settings import EngineSettings, read_home
 
-    choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format)
+    choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format, log_file)
     engine = EngineSettings(max_rows, max_pending, prefill_chunk, context)
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
@@ -132,48 +144,21 @@ def serve_command(
         strict_fields=strict_fields,
         tool_fallback=tool_fallback is not None,
     )
-    home, ending = read_home(kernels=kernels, threads=threads), Ending(drain_s, exit_on_broken)
-    _assemble(model, tokenizer_dir, host, port, home, engine, settings, ending).run()
+    door = Door(host, port, unix_socket, tuple(allow_host or ()), tuple(api_key or ()), tuple(cors_origin or ()))
+    _check_door(typed, door)
+    home = read_home(kernels=kernels, threads=threads)
+    ending = Ending(drain_seconds if drain_s is None else drain_s, exit_on_broken, hangs_up=log_file is None)
+    assemble(model, tokenizer_dir, door, home, engine, settings, ending).run()
 
 
-def _assemble(
-    model: str | None,
-    tokenizer_dir: Path | None,
-    host: str,
-    port: int,
-    home: Home,
-    engine: EngineSettings,
-    settings: ServeSettings,
-    ending: Ending,
-) -> Supervisor:
-    """The socket first, so that a taken port is told before anything is loaded."""
-    from lattice_cli.engine.open import OpenEngine, open_engine
-    from lattice_cli.engine.worker import EngineWorker
+def _check_door(typed: typer.Context, door: Door) -> None:
+    """Raises: UsageError for an address beside a path."""
     from lattice_cli.errors import UsageError
-    from lattice_cli.model.locate import find_model
-    from lattice_cli.serve.app import create_app
-    from lattice_cli.serve.limits import check_budget
-    from lattice_cli.serve.lines import AppLines
-    from lattice_cli.serve.server import HttpServer, listen_on
-    from lattice_cli.serve.supervisor import Supervisor
-    from lattice_cli.serve.wire import wire_named
 
-    listener = listen_on(host, port)
-    lines = AppLines.on_stdout()
-
-    def open_model() -> OpenEngine:
-        """On the worker thread: a first use may download for minutes, while /health says `loading`."""
-        opened = open_engine(find_model(model, home), home, engine, tokenizer_dir=tokenizer_dir)
-        try:
-            check_budget(settings, opened.card)
-        except UsageError:
-            opened.close()
-            raise
-        return opened
-
-    worker = EngineWorker(open_model, engine)
-    answers = engine.max_rows + engine.max_pending
-    app = create_app(worker, settings, lines)
-    wire = wire_named(settings.policy.wire)
-    server = HttpServer(app, listener, lines, answers=answers, max_body_bytes=settings.body_limit, wire=wire)
-    return Supervisor(worker, server, lines, host=host, ending=ending)
+    if door.unix_socket is None:
+        return
+    for name in ("host", "port", "allow_host"):
+        source = typed.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"`{option}` does not go with `--unix-socket`", param=option, hint="leave one of them out")

@@ -57,6 +57,6 @@ class AppLines:
         self._patience_ms = PATIENCE_MS if ready else 0
         return ready
 
-    def ready(self, port: int) -> None:
-        """The model is loaded and requests are answered on `port`."""
-        self.say({"ev": "ready", "port": port})
+    def ready(self, port: int, unix_socket: str | None = None) -> None:
+        """The model is loaded and requests are answered on `port`, or at the path of a socket."""
+        self.say({"ev": "ready", "port": port} if unix_socket is None else {"ev": "ready", "unix_socket": unix_socket})

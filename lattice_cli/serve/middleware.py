@@ -11,11 +11,15 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import falcon
 
+from lattice_cli.serve.access import OPEN, Access
 from lattice_cli.serve.lines import AppLines
+
+if TYPE_CHECKING:
+    from lattice_cli.telemetry import Telemetry
 
 log = logging.getLogger("lattice.serve")
 
@@ -33,7 +37,8 @@ class Visit:
     """One request on its way; owned by its thread. What is known of it when it closes becomes its line.
 
     `tokens` are those of a finished answer, None where there is none; `gone` tells whether the client is
-    still there, at the price of a look at an attribute.
+    still there, at the price of a look at an attribute; `template` is the route that answers, as it is written in
+    app.py, None where there is none.
     """
 
     lines: AppLines
@@ -46,13 +51,22 @@ class Visit:
     tokens: int | None = None
     started_s: float = field(default_factory=time.monotonic)
     closed: bool = False
+    telemetry: Telemetry | None = None
+    template: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.telemetry is not None:
+            self.telemetry.opened()
 
     def close(self) -> None:
         """Say the line, once."""
         if self.closed:
             return
         self.closed = True
-        dur_ms = round((time.monotonic() - self.started_s) * 1000, 1)
+        duration_s = time.monotonic() - self.started_s
+        dur_ms = round(duration_s * 1000, 1)
+        if self.telemetry is not None:
+            self.telemetry.answered(self.method, self.template, self.status, duration_s)
         self.lines.say(
             {
                 "ev": "http_request",
@@ -65,7 +79,17 @@ class Visit:
             }
         )
         tokens = "" if self.tokens is None else f" {self.tokens} tokens"
-        log.info("%s %s %d%s %.0f ms id=%s", self.method, self.route, self.status, tokens, dur_ms, self.request_id)
+        told = {"method": self.method, "route": self.route, "status": self.status, "tokens": self.tokens}
+        log.info(
+            "%s %s %d%s %.0f ms id=%s",
+            self.method,
+            self.route,
+            self.status,
+            tokens,
+            dur_ms,
+            self.request_id,
+            extra={"fields": {**told, "dur_ms": dur_ms, "stream": self.stream, "request_id": self.request_id}},
+        )
 
 
 class Visits:
@@ -74,8 +98,10 @@ class Visits:
     A streamed answer is closed by its stream.
     """
 
-    def __init__(self, lines: AppLines) -> None:
+    def __init__(self, lines: AppLines, access: Access = OPEN, telemetry: Telemetry | None = None) -> None:
         self._lines = lines
+        self._access = access
+        self._telemetry = telemetry
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
         req.context.visit = self._open(req)
@@ -85,14 +111,16 @@ class Visits:
         visit: Visit = getattr(req.context, "visit", None) or self._open(req)
         resp.set_header("X-Request-Id", visit.request_id)
         visit.status = resp.status_code
+        visit.template = req.uri_template
         if resp.stream is None:
             visit.close()
 
     def _open(self, req: falcon.Request) -> Visit:
         return Visit(
             lines=self._lines,
-            request_id=request_id_of(req.get_header("X-Request-Id")),
+            request_id=self._access.hidden(request_id_of(req.get_header("X-Request-Id"))),
             method=req.method,
-            route=req.path[:200],
+            route=self._access.hidden(req.path)[:200],
             gone=req.env.get(GONE, lambda: False),
+            telemetry=self._telemetry,
         )

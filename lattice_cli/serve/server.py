@@ -1,145 +1,48 @@
-"""waitress, set for one engine and many patient clients: enough threads, our envelope on its own refusals, a
-socket that is bound before anything is loaded, and an end that lets answers go out.
+"""waitress, set for one engine and many patient clients: enough threads, our envelope on its own refusals, room for
+the next client whatever the others do, and an end that lets answers go out.
 
-Longer than most files because all that leans on waitress's insides (read against 3.0.2) is kept in it.
+Longer than most files because all that leans on waitress's insides (read against 3.0.2) is kept in it and in
+server_tasks.py.
 
 Knows sockets and WSGI; knows no engine and no dialect. Cost: one thread for each answer under way.
 
-Thread: any (HttpServer); request (RefusalTask)
+Thread: any
 """
 
 from __future__ import annotations
 
 import logging
-import resource
 import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
 from waitress.server import TcpWSGIServer
-from waitress.task import ErrorTask, ThreadedTaskDispatcher
-from waitress.utilities import RequestEntityTooLarge
+from waitress.task import ThreadedTaskDispatcher
 
-from lattice_cli.errors import BadRequest, LatticeError
-from lattice_cli.serve.failures import unexpected
+from lattice_cli.serve.access import OPEN, Access
 from lattice_cli.serve.lines import AppLines
-from lattice_cli.serve.middleware import Visit, request_id_of
+from lattice_cli.serve.server_tasks import RAW_PER_BODY, AnswerTask, Parser, RefusalTask
+from lattice_cli.serve.sockets import BACKLOG, connection_limit
 from lattice_cli.serve.wire import Wire
 from lattice_cli.serve.wire.openai import OpenAi
+
+if TYPE_CHECKING:
+    from lattice_cli.telemetry import Telemetry
 
 log = logging.getLogger("lattice.serve")
 
 SPARE_THREADS = 8  # for health, models, refusals: these never wait
-CONNECTIONS = 4096
-SPARE_DESCRIPTORS = 128  # weights, logs, the interpreter
 HEADER_BYTES = 1 << 16
-BACKLOG = 1024
 LINGER_S = 2.0
-
-
-def listen_on(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 picks a free one. Raises: LatticeError in one sentence."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            # NOTE: on Linux two sockets may bind one port; only one may listen.
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
-    except OSError as error:
-        raise LatticeError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}",
-            hint="choose another with `--port`, or `--port 0` for a free one",
-        ) from error
-    return listener
-
-
-def connection_limit() -> int:
-    """How many clients may be connected; raises the process's soft limit on descriptors towards that number.
-
-    A connection takes one descriptor, and another while a large body is spooled to disk.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * CONNECTIONS + SPARE_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        raised = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
-            soft = raised
-        except (OSError, ValueError):  # macOS refuses more than the kernel's own limit
-            log.info("the limit of %d open files could not be raised", soft)
-    if soft == resource.RLIM_INFINITY:
-        return CONNECTIONS
-    return max(16, min(CONNECTIONS, (soft - SPARE_DESCRIPTORS) // 2))
-
-
-class Parser(HTTPRequestParser):
-    """Refuses a body by its own length, declared or counted, before the rest is read."""
-
-    def received(self, data: bytes) -> int:
-        consumed = super().received(data)
-        if self.error is None and self._over():
-            self.error = RequestEntityTooLarge("")
-            self.completed = True
-        if self.error is not None:
-            # UPSTREAM: waitress 3.0.2 would say `100 Continue` and read on.
-            self.expect_continue = False
-        return consumed
-
-    def _over(self) -> bool:
-        limit: int = self.adj.max_request_body_size // RAW_PER_BODY
-        if self.chunked:
-            return self.body_rcv is not None and len(self.body_rcv) > limit
-        return self.content_length > limit
-
-
-# Chunks of one byte take six on the wire; waitress's own limit counts those, so it lies that much higher.
-RAW_PER_BODY = 8
-
-
-class RefusalTask(ErrorTask):
-    """An answer of waitress's own (413, 400, 431, 501) in the words of the wire, with our line."""
-
-    def execute(self) -> None:
-        server: Any = self.channel.server
-        request: Any = self.request
-        error = self._translated(request.error)
-        visit = Visit(
-            server.lines, request_id_of(None), getattr(request, "command", "-"), getattr(request, "path", "-")[:200]
-        )
-        page = server.wire.refusal(error)
-        self.status = f"{page.status} {request.error.reason}"
-        self.content_length = len(page.body)
-        self.response_headers = [("Content-Type", page.media_type), ("X-Request-Id", visit.request_id)]
-        self.set_close_on_finish()
-        channel: Any = self.channel
-        channel.linger = True
-        self.write(page.body)
-        visit.status = page.status
-        visit.close()
-
-    def _translated(self, refused: Any) -> LatticeError:
-        if refused.code == 413:
-            server: Any = self.channel.server
-            wire: Wire = server.wire
-            return wire.too_large(self.channel.adj.max_request_body_size // RAW_PER_BODY)
-        if refused.code >= 500 and refused.code != 501:
-            return unexpected()
-        told = {431: "the headers are too large", 501: "this transfer encoding is not supported"}
-        message = told.get(refused.code, "the request is not well-formed HTTP")
-        return BadRequest(message, status=refused.code, code="malformed_http")
+HEADERS_S = 20.0  # within which the head of a request must be here once it has begun
+BODY_S = 300.0  # and all of it
+LOOK_S = 5  # between two looks at who is late
+EVICTED_SHARE = 8  # one of so many connections makes room when there are too many
 
 
 class Channel(HTTPChannel):
@@ -148,9 +51,22 @@ class Channel(HTTPChannel):
     """
 
     parser_class = Parser
+    task_class = AnswerTask
     error_task_class = RefusalTask
     linger = False
+    began_s: float | None = None  # when the request began that is not all here
+    idle_since_s = 0.0
     _lingers_until_s: float | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.idle_since_s = time.monotonic()
+        super().__init__(*args, **options)
+
+    def late(self, now_s: float) -> bool:
+        """A request that comes byte by byte holds no thread, but a place among the connections."""
+        if self.request is None or self.began_s is None:
+            return False
+        return now_s - self.began_s > (BODY_S if self.request.headers_finished else HEADERS_S)
 
     def handle_close(self) -> None:
         if not self.linger or not self.connected or self.socket is None:
@@ -171,18 +87,66 @@ class Channel(HTTPChannel):
         return not self.will_close
 
     def received(self, data: bytes) -> bool:
-        return False if self._lingers_until_s is not None else super().received(data)
+        if self._lingers_until_s is not None:
+            return False
+        before = self.request
+        taken: bool = super().received(data)
+        if self.request is not before:
+            self.began_s = None if self.request is None else time.monotonic()
+        if self.requests:
+            self.idle_since_s = time.monotonic()
+        return taken
 
 
 class Listener(TcpWSGIServer):
-    """The listening end. A fault in one accept does not close it."""
+    """The listening end. A fault in one accept does not close it, and connections without a request keep nobody out:
+    the longest idle make room.
+    """
 
     channel_class = Channel
     lines: AppLines
     wire: Wire
+    telemetry: Telemetry | None = None
+    draining = False
 
     def handle_error(self) -> None:
         log.exception("a connection could not be accepted")
+
+    def getsockname(self) -> tuple[str, Any]:
+        if self.family == socket.AF_UNIX:
+            return "localhost", 0
+        name: tuple[str, Any] = super().getsockname()
+        return name
+
+    def set_socket_options(self, conn: socket.socket) -> None:
+        if self.family != socket.AF_UNIX:
+            super().set_socket_options(conn)
+
+    def fix_addr(self, addr: Any) -> Any:
+        return ("localhost", None) if self.family == socket.AF_UNIX else addr
+
+    def readable(self) -> bool:
+        connections: Any = self
+        if len(connections._map) >= self.adj.connection_limit:
+            self._make_room()
+        return bool(super().readable())
+
+    def maintenance(self, now: Any) -> None:
+        super().maintenance(now)
+        for channel in self._channels():
+            if channel.late(time.monotonic()):
+                channel.will_close = True
+
+    def _channels(self) -> list[Any]:
+        active: Any = self.active_channels
+        return list(active.values())
+
+    def _make_room(self) -> None:
+        """Closed by the loop when it comes to them, in this turn."""
+        idle = [one for one in self._channels() if not one.requests and not one.total_outbufs_len]
+        idle.sort(key=lambda one: one.idle_since_s)
+        for channel in idle[: 1 + len(idle) // EVICTED_SHARE]:
+            channel.will_close = True
 
 
 class HttpServer:
@@ -197,21 +161,27 @@ class HttpServer:
         answers: int,
         max_body_bytes: int,
         wire: Wire | None = None,
+        access: Access = OPEN,
+        telemetry: Telemetry | None = None,
     ) -> None:
-        """`answers` are the most that can be under way at once; `wire` is how refusals are spelled."""
-        adjustments = Adjustments(
+        """`answers` are the most that can be under way at once; `wire` is how refusals are spelled; `access` says
+        whose bodies are read.
+        """
+        adjustments: Any = Adjustments(
             sockets=[listener],
             threads=answers + SPARE_THREADS,
             channel_request_lookahead=1,  # a client that leaves is seen while its answer is made
             asyncore_use_poll=True,
             connection_limit=connection_limit(),
             backlog=BACKLOG,
+            cleanup_interval=LOOK_S,
             max_request_header_size=HEADER_BYTES,
             max_request_body_size=max_body_bytes * RAW_PER_BODY,
             clear_untrusted_proxy_headers=False,
             log_socket_errors=False,
             ident="lattice",
         )
+        adjustments.access = access
         for name in ("waitress", "waitress.queue"):  # it logs each client that leaves, and each wait for a thread
             logging.getLogger(name).setLevel(logging.ERROR)
         self._dispatcher = ThreadedTaskDispatcher()
@@ -228,10 +198,11 @@ class HttpServer:
         )
         self._server.lines = lines
         self._server.wire = wire or OpenAi()
+        self._server.telemetry = telemetry
         self._thread = threading.Thread(target=self._run, name="lattice-http", daemon=True)
         self._stopping = False
         self.on_end: Callable[[], None] | None = None
-        self.port: int = listener.getsockname()[1]
+        self.port: int = 0 if listener.family == socket.AF_UNIX else listener.getsockname()[1]
 
     def start(self) -> None:
         """Answer from now on. `on_end` is called if the thread ends without being asked to."""
@@ -243,6 +214,10 @@ class HttpServer:
         finally:
             if not self._stopping and self.on_end is not None:
                 self.on_end()
+
+    def drain(self) -> None:
+        """From now on every answer is the last of its connection."""
+        self._server.draining = True
 
     def stop(self, timeout_s: float = 1.0) -> bool:
         """Let answers that are made go out, then close everything. False when threads had to be left behind."""

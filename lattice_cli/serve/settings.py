@@ -6,9 +6,22 @@ Thread: any
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lattice_cli.job import SamplingChoice
 from lattice_cli.policy import OPENAI, Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a server listens and who may ask: at `host` and `port`, or at `unix_socket`; see access.py for the rest."""
+
+    host: str = "127.0.0.1"
+    port: int = 11435
+    unix_socket: Path | None = None
+    allow_hosts: tuple[str, ...] = ()
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from lattice_cli.errors import EngineFault, LatticeError
 from lattice_cli.model.card import ModelCard
 from lattice_cli.serve.lines import AppLines
 from lattice_cli.serve.server import HttpServer
+from lattice_cli.serve.sockets import UnixPlace
 
 log = logging.getLogger("lattice.serve")
 
@@ -59,23 +60,42 @@ Mail = Ready | Broken | Signalled | HttpEnded
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """`drain_s`: how long running replies may go on; `on_broken`: a broken engine ends the process."""
+    """`drain_s`: how long running replies may go on, `interrupt_s` at most where a person waits for it (SIGINT);
+    `on_broken`: a broken engine ends the process; without `hangs_up` a SIGHUP does nothing, because the log that it
+    is about looks after itself.
+    """
 
-    drain_s: float = 5.0
+    drain_s: float = 30.0
     on_broken: bool = False
+    interrupt_s: float = 3.0
+    hangs_up: bool = True
+
+    def after(self, number: int) -> float:
+        """Seconds to drain after a signal."""
+        return min(self.drain_s, self.interrupt_s) if number == signal.SIGINT else self.drain_s
 
 
 class Supervisor:
     """Runs one worker and one server to their end."""
 
-    def __init__(self, worker: EngineWorker, server: HttpServer, lines: AppLines, *, host: str, ending: Ending) -> None:
+    def __init__(
+        self,
+        worker: EngineWorker,
+        server: HttpServer,
+        lines: AppLines,
+        *,
+        host: str,
+        ending: Ending,
+        unix: UnixPlace | None = None,
+    ) -> None:
         self._worker = worker
         self._server = server
         self._lines = lines
         self._host = f"[{host}]" if ":" in host else host
         self._ending = ending
+        self._unix = unix
         self._mailbox: queue.SimpleQueue[Mail] = queue.SimpleQueue()
-        self._signalled = False
+        self._signalled: int | None = None
 
     def run(self) -> None:
         """Return when a signal asked for the end and everything has ended. Blocks the main thread.
@@ -86,6 +106,8 @@ class Supervisor:
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_signal)
+        if not self._ending.hangs_up:
+            signal.signal(signal.SIGHUP, lambda number, frame: None)
         self._worker.on_broken = lambda error: self._mailbox.put(Broken(error))
         self._server.on_end = lambda: self._mailbox.put(HttpEnded())
         self._server.start()
@@ -97,13 +119,15 @@ class Supervisor:
         except LatticeError:
             self._end(drain_s=0)
             raise
-        self._leave(self._end(self._ending.drain_s))
+        assert self._signalled is not None
+        self._leave(self._end(self._ending.after(self._signalled)))
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first asks for an end; the second is one."""
-        if self._signalled:
+        if self._signalled is not None:
+            self._remove()
             os._exit(TWICE_STATUS)
-        self._signalled = True
+        self._signalled = number
         self._mailbox.put(Signalled(number))
 
     def _await_ready(self) -> None:
@@ -118,8 +142,9 @@ class Supervisor:
             case Ready(card):
                 for note in card.notes:
                     say(note)
-                say(f"serving `{card.served_id}` on http://{self._host}:{self._server.port}/v1 (Ctrl-C ends it)")
-                self._lines.ready(self._server.port)
+                where = f"http://{self._host}:{self._server.port}/v1" if self._unix is None else f"`{self._unix.path}`"
+                say(f"serving `{card.served_id}` on {where} (Ctrl-C ends it)")
+                self._lines.ready(self._server.port, None if self._unix is None else str(self._unix.path))
             case Broken(error):
                 if self._worker.card is None or self._ending.on_broken:
                     raise error
@@ -135,11 +160,18 @@ class Supervisor:
         """Refuse new work, let the running finish for `drain_s`, cancel the rest. False: threads are left behind."""
         loading = self._worker.card is None
         self._worker.drain()
+        self._server.drain()
         until_s = time.monotonic() + drain_s
         while not self._worker.idle() and time.monotonic() < until_s:
             time.sleep(0.02)
         joined = self._worker.stop(LOAD_STOP_S if loading else STOP_S)
-        return self._server.stop() and joined
+        stopped = self._server.stop()
+        self._remove()
+        return stopped and joined
+
+    def _remove(self) -> None:
+        if self._unix is not None:
+            self._unix.remove()
 
     def _leave(self, clean: bool) -> None:
         """A thread inside mlx must not meet the interpreter's end: it aborts the process."""

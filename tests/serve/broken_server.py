@@ -18,8 +18,9 @@ from lattice_cli.errors import LatticeError
 from lattice_cli.prompt.template import BARE_CHATML
 from lattice_cli.serve.app import create_app
 from lattice_cli.serve.lines import AppLines
-from lattice_cli.serve.server import HttpServer, listen_on
+from lattice_cli.serve.server import HttpServer
 from lattice_cli.serve.settings import ServeSettings
+from lattice_cli.serve.sockets import listen_on
 from lattice_cli.serve.supervisor import Ending, Supervisor
 from lattice_cli.settings import EngineSettings
 from tests.engine.fake import CountingBackend

@@ -25,10 +25,12 @@ from lattice_cli.engine.open import OpenEngine, open_engine
 from lattice_cli.engine.worker import EngineWorker, Ticket
 from lattice_cli.job import Job
 from lattice_cli.model.card import ModelSource
+from lattice_cli.serve.access import OPEN, Access
 from lattice_cli.serve.app import create_app
 from lattice_cli.serve.lines import AppLines
-from lattice_cli.serve.server import HttpServer, listen_on
+from lattice_cli.serve.server import HttpServer
 from lattice_cli.serve.settings import ServeSettings
+from lattice_cli.serve.sockets import listen_on
 from lattice_cli.serve.wire import wire_named
 from lattice_cli.settings import EngineSettings, read_home
 
@@ -106,6 +108,7 @@ def stage(
     settings: ServeSettings = FAST,
     opener: Callable[[], OpenEngine] | None = None,
     ready: bool = True,
+    access: Access = OPEN,
     **script: Any,
 ) -> Iterator[Stage]:
     """A worker with a scripted model (or `opener`), ready unless told otherwise, and its application."""
@@ -114,7 +117,7 @@ def stage(
         source = ModelSource("echo", write_script(folder, replies or REPLIES, **script), "script")
         worker = CountingWorker(opener or (lambda: open_engine(source, read_home(), engine)), engine)
         descriptor = os.open(folder / "lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        app = create_app(worker, settings, AppLines(descriptor))
+        app = create_app(worker, settings, AppLines(descriptor), access=access)
         try:
             worker.start()
             if ready:
@@ -155,10 +158,11 @@ def served(
     *,
     engine: EngineSettings = EngineSettings(max_rows=2, max_pending=2),
     settings: ServeSettings = FAST,
+    access: Access = OPEN,
     **options: Any,
 ) -> Iterator[Served]:
     """The same on 127.0.0.1 and a free port."""
-    with stage(replies, engine=engine, settings=settings, **options) as one:
+    with stage(replies, engine=engine, settings=settings, access=access, **options) as one:
         listener = listen_on("127.0.0.1", 0)
         descriptor = os.open(one.lines, os.O_WRONLY | os.O_APPEND)
         server = HttpServer(
@@ -168,6 +172,7 @@ def served(
             answers=engine.max_rows + engine.max_pending,
             max_body_bytes=settings.body_limit,
             wire=wire_named(settings.policy.wire),
+            access=access,
         )
         server.start()
         try:
@@ -199,7 +204,7 @@ class Raw:
     def post(self, said: dict[str, Any], *headers: str) -> Raw:
         """A whole request for an answer."""
         data = json.dumps(said).encode()
-        lines = [f"POST {PATH} HTTP/1.1", "Host: x", "Content-Type: application/json", *headers]
+        lines = [f"POST {PATH} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json", *headers]
         return self.send("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
 
     def until(self, wanted: bytes, times: int = 1) -> bytes:

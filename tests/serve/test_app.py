@@ -284,13 +284,14 @@ def test_what_this_is(client: httpx2.Client) -> None:
             "/v1/models",
             "/v1/models/{id}",
             "/health",
+            "/metrics",
         ],
     }
     assert client.get("/health").json() == {"status": "ok"}
 
 
 ROUTES = "POST /v1/chat/completions, POST /v1/completions, POST /tokenize, POST /detokenize, "
-ROUTES += "GET /v1/models, GET /v1/models/{id}, GET /health, GET /"
+ROUTES += "GET /v1/models, GET /v1/models/{id}, GET /health, GET /metrics, GET /"
 
 
 @pytest.mark.parametrize(

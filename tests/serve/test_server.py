@@ -22,7 +22,7 @@ import requests
 import sseclient
 
 from lattice_cli.errors import LatticeError
-from lattice_cli.serve.server import listen_on
+from lattice_cli.serve.sockets import listen_on
 from lattice_cli.settings import EngineSettings
 from tests.serve.stage import PATH, Raw, Served, body, eventually, served, with_settings
 

@@ -1,0 +1,38 @@
+"""What answers at /metrics, and what is read of the worker for it.
+
+Thread: request
+"""
+
+from __future__ import annotations
+
+import falcon
+
+from lattice_cli.engine.worker import EngineWorker, State
+from lattice_cli.telemetry import Figures, Telemetry
+
+
+class Metrics:
+    """GET: numbers for Prometheus. Never waits for the engine."""
+
+    def __init__(self, worker: EngineWorker, telemetry: Telemetry) -> None:
+        self._worker = worker
+        self._telemetry = telemetry
+        telemetry.watch(
+            "lattice_engine_state",
+            "1 for the state the engine is in",
+            tuple(state.value for state in State),
+            lambda: worker.state.value,
+        )
+        telemetry.figures(self._load)
+
+    def _load(self) -> Figures:
+        running = self._telemetry.running
+        return {
+            "lattice_rows": ("Replies that are being made", running),
+            "lattice_queue_depth": ("Replies that wait for a slot", max(0, self._worker.open_jobs() - running)),
+        }
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data, resp.content_type = self._telemetry.page(req.get_header("Accept"))
+
+    on_head = on_get
