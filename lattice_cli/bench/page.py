@@ -79,7 +79,8 @@ def facts(record: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def title(saved: Saved) -> str:
-    return f"{saved.kind}: {saved.record.get('model', saved.path.stem)}"
+    model = saved.record.get("model")
+    return f"{saved.kind}: {model}, {saved.path.stem}" if model else f"{saved.kind}: {saved.path.stem}"
 
 
 def markdown(records: Sequence[Saved]) -> str:
@@ -96,11 +97,13 @@ def markdown(records: Sequence[Saved]) -> str:
     return "\n".join(lines)
 
 
-def page(records: Sequence[Saved], figures: Sequence[Sequence[str]]) -> str:
-    """One HTML page; `figures` are the SVG elements of each record."""
+def page(records: Sequence[Saved], figures: Sequence[Sequence[str]], together: Sequence[str] = ()) -> str:
+    """One HTML page; `figures` are the SVG elements of each record, `together` those of several."""
     parts = ["<!doctype html>", '<html lang="en"><meta charset="utf-8">',
              '<meta name="viewport" content="width=device-width">', "<title>lattice bench</title>",
              f"<style>{STYLE}</style>", "<h1>lattice bench</h1>"]  # fmt: skip
+    if together:
+        parts += ["<h2>load, side by side</h2>", *together]
     for saved, drawn in zip(records, figures, strict=True):
         parts.append(f"<h2>{html.escape(title(saved))}</h2>")
         for caption, (columns, rows) in tables(saved):

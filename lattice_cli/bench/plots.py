@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lattice_cli.bench.saved import Saved
@@ -30,6 +30,26 @@ def draw(saved: Saved) -> list[str]:
     return [
         _lines(name, axis, series) for name, axis, series in plots if any(len(line) > 1 for line in series.values())
     ]
+
+
+def draw_together(records: Sequence[Saved]) -> dict[str, str]:
+    """What several servers did under load, a line for each record: figures by name; none for fewer than two."""
+    loads = [saved for saved in records if saved.kind == "load"]
+    if len(loads) < 2:
+        return {}
+    figures = {}
+    for name in ("total_tok_s", "first_token_ms", "gap_ms"):
+        series: Series = {}
+        for saved in loads:
+            for block, value in saved.metric(name).items():
+                series.setdefault(saved.path.stem, []).append((saved.blocks()[block]["clients"], value))
+        figures[name] = _lines(name, "clients", series, logarithmic=True)
+    return figures
+
+
+def as_file(element: str) -> str:
+    """A figure that stands alone, in a grey that is read on white and on black."""
+    return element.replace("<svg", '<svg color="#808080"', 1)
 
 
 def _plots(saved: Saved) -> Iterator[tuple[str, str, Series]]:
@@ -55,7 +75,8 @@ def _plots(saved: Saved) -> Iterator[tuple[str, str, Series]]:
         yield "total_tok_s", "clients", {"all clients": total}
 
 
-def _lines(name: str, axis: str, series: Series) -> str:
+def _lines(name: str, axis: str, series: Series, *, logarithmic: bool = False) -> str:
+    """One figure. `logarithmic`: for lines that are orders of magnitude apart."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -71,10 +92,18 @@ def _lines(name: str, axis: str, series: Series) -> str:
             axes.plot(xs, ys, marker="o", label=label)
         axes.set_xlabel(axis)
         axes.set_ylabel(name)
-        axes.set_ylim(bottom=0)
+        if logarithmic:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:,g}")
+            axes.yaxis.set_minor_formatter("{x:,g}")
+        else:
+            axes.set_ylim(bottom=0)
         axes.set_xticks(sorted({x for line in series.values() for x, _ in line}))
         axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
+        if logarithmic:
+            axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+        else:
+            axes.legend(frameon=False)
         drawn = io.StringIO()
         figure.savefig(drawn, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     element = drawn.getvalue()

@@ -28,6 +28,7 @@ def report_command(
 ) -> None:
     """Saved records as Markdown, and as one HTML page with plots (the extra `plots`).
 
+    Several records of `bench load` are drawn side by side, a line for each file.
     A condition is looked at for every point of every file; points are compared with those of the same name.
     """
     from lattice_cli.bench import plots
@@ -45,10 +46,14 @@ def report_command(
     else:
         able = plots.can_draw()
         drawn = [plots.draw(saved) if able else [] for saved in records]
+        together = plots.draw_together(records) if able else {}
         try:
             out.mkdir(parents=True, exist_ok=True)
-            (out / "report.md").write_text(text, encoding="utf-8")
-            (out / "report.html").write_text(page(records, drawn), encoding="utf-8")
+            for name, element in together.items():
+                (out / f"{name}.svg").write_text(plots.as_file(element), encoding="utf-8")
+            pictures = "".join(f"![{name} by clients]({name}.svg)\n\n" for name in together)
+            (out / "report.md").write_text(pictures + text, encoding="utf-8")
+            (out / "report.html").write_text(page(records, drawn, list(together.values())), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"`{out}` cannot be written: {error.strerror}", param="--out") from error
         say(f"wrote `{out / 'report.md'}` and `{out / 'report.html'}`")

@@ -44,6 +44,20 @@ def speed(folder: Path, name: str, *decodes: float, prefill: float = 1000) -> Pa
     return file
 
 
+def load(folder: Path, name: str, scale: float) -> Path:
+    points = [
+        {
+            "clients": clients, "rate_s": None, "total_tok_s": 100 * scale, "goodput_s": 1, "requests": 1,
+            "good_replies": 1, "errors": {}, "figures": figures(first_token_ms=scale * clients, gap_ms=2 * scale),
+        }
+        for clients in (1, 2)
+    ]  # fmt: skip
+    file = folder / name
+    record = {"bench": "load", "model": "m", "command": "c", "versions": {}, "machine": MACHINE, "points": points}
+    file.write_text(json.dumps(record))
+    return file
+
+
 @pytest.mark.parametrize(
     ("condition", "broken"),
     [
@@ -105,7 +119,7 @@ def test_markdown_has_a_table_of_points_and_how_to_measure_again(
 ) -> None:
     assert run(["bench", "report", str(speed(tmp_path, "new.json", 120, 80))]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "## speed: m\\|n"
+    assert lines[0] == "## speed: m\\|n, new"
     assert "| 1024 + 64 tokens | 1,000 (1,000 .. 1,000) | 80 (80 .. 80) |" in lines
     assert "| 512 + 64 tokens | 50% | - | 1 |" in lines
     assert "- command: `lattice bench speed`" in lines
@@ -138,6 +152,18 @@ def test_a_page_needs_nothing_beside_it_and_follows_light_and_dark(tmp_path: Pat
     assert plots.INK not in text and "Some <CPU>" not in text
     assert (tmp_path / "out" / "report.md").read_text().startswith("## speed")
     assert not re.search(r"\d{4}-\d\d-\d\dT", text)  # the same records make the same page
+
+
+def test_servers_under_load_are_drawn_side_by_side(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = [str(load(tmp_path, name, scale)) for name, scale in (("ours.json", 1), ("theirs.json", 3))]
+    assert run(["bench", "report", *files, "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "side by side" in text and "ours" in text and "theirs" in text
+    for name in ("total_tok_s", "first_token_ms", "gap_ms"):
+        drawn = (tmp_path / "out" / f"{name}.svg").read_text()
+        assert drawn.startswith("<svg color=") and ">ours<" in drawn and ">theirs<" in drawn
+        assert f"({name}.svg)" in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_without_matplotlib_there_is_a_page_without_figures_and_a_word(
