@@ -20,9 +20,9 @@ class Channel(Enum):
 class Prompt:
     """A rendered conversation.
 
-    `ids` are token ids; `text` is what they encode; `cuts` are the places in `ids` where a turn begins; `opens_in` is the channel the reply begins in
-    (a template may open the thinking block itself); `asked` is the joined text of the last user
-    turn, which a scripted model matches on.
+    `ids` are token ids; `text` is what they encode; `cuts` are the places in `ids` where a turn begins; `opens_in` is
+    the channel the reply begins in (a template may open the thinking block itself); `asked` is the joined text of the
+    last user turn, which a scripted model matches on.
     """
 
     ids: tuple[int, ...]

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
+
+if TYPE_CHECKING:
+    from lattice_cli.engine.lane import Lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +73,53 @@ class MlxBackend:
     One forward pass a step for all decoding rows, then one chunk for the rows in prefill. A row's random
     numbers come from (seed, choice, position), so its company changes nothing beyond float error, and nothing
     at all on the fused kernels. A chunk is `prefill_chunk` tokens over all rows. `before_step` is called before
-    each step, on the worker thread.
+    each step, on the worker thread. What rows have read is found and left in `prefix` (None: nothing is kept). Rows
+    whose caches cannot share a batch decode one at a time.
     """
 
     def __init__(
-        self, network: Any, max_rows: int, prefill_chunk: int, before_step: Callable[[], None] = lambda: None
+        self,
+        network: Any,
+        max_rows: int,
+        prefill_chunk: int,
+        before_step: Callable[[], None] = lambda: None,
+        prefix: PrefixCache | None = None,
     ) -> None:
+        from lattice_cli.engine.lane import mergeable
+        from lattice_cli.model.network import make_caches
+
         self._before_step = before_step
         self._network = network
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
+        self._prefix = prefix or PrefixCache()
+        self._alone = not mergeable(make_caches(network))
+        self._rows: dict[str, Row] = {}
         self.reset()
         self._unwire = _wire_memory()
 
     def insert(self, row: Row) -> None:
-        from lattice_cli.engine.batch import Lane
+        from lattice_cli.engine.lane import Lane
         from lattice_cli.engine.sampling import row_processors, row_sampler
 
         sampler = row_sampler(row.job, position=len(row.emitted))
         processors = row_processors(row.job, row.budget(), row.end_ids)
-        lane = Lane(row.job.id, row.ids, sampler, processors, [], row.begin_guide(), row.job.logprobs)
+        guide, turns = row.begin_guide(), row.job.prompt.cuts
+        lane = Lane(row.job.id, row.ids, sampler, processors, [], guide, row.job.logprobs, turns=turns)
+        self._rows[row.job.id] = row
         if row.choices is None:
             self._prompts.add(lane)
         else:
             self._prompts.share(lane, row.choices, row.job.prompt.ids)
+        self._tell_cached(lane)
 
     def advance(self) -> list[Progress | Emitted]:
         self._before_step()
-        self._decoding.add(self._prompts.take_finished())
+        ready = self._prompts.take_finished(max(0, 1 - len(self._decoding)) if self._alone else None)
+        for lane in ready:
+            self._tell_cached(lane)
+            self._prefix.count(lane.cached)
+        self._decoding.add(ready)
         outcomes: list[Progress | Emitted] = []
         if len(self._decoding):
             made, read = self._decoding.step()
@@ -104,19 +127,36 @@ class MlxBackend:
             outcomes += [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
         for lane, done in self._prompts.read(self._prefill_chunk):
             outcomes.append(Progress(lane.job_id, done, len(lane.ids)))
+        self._prefix.trust()
         return outcomes
 
     def remove(self, job_ids: Sequence[str]) -> None:
-        self._prompts.remove(set(job_ids))
-        self._decoding.remove(set(job_ids))
+        gone, leave = set(job_ids), self._leave if self._prefix.on else None
+        self._prompts.remove(gone, leave)
+        self._decoding.remove(gone, leave)
+        for job_id in job_ids:
+            self._rows.pop(job_id, None)
+
+    def _leave(self, job_id: str, ids: list[int], caches: list[Any]) -> None:
+        """A row that goes without a fault leaves its state behind."""
+        row = self._rows.get(job_id)
+        if row is None or row.fault is None:
+            self._prefix.keep(ids, caches)
+
+    def _tell_cached(self, lane: Lane) -> None:
+        row = self._rows.get(lane.job_id)
+        if row is not None and not row.emitted:
+            row.cached_tokens = min(lane.cached, row.prompt_tokens)
 
     def reset(self) -> None:
         from lattice_cli.engine.batch import DecodeBatch
         from lattice_cli.engine.prefill import PromptBatch
         from lattice_cli.model.network import make_caches
 
-        self._prompts = PromptBatch(self._network, partial(make_caches, self._network))
+        self._prompts = PromptBatch(self._network, partial(make_caches, self._network), self._prefix)
         self._decoding = DecodeBatch(self._network)
+        self._rows.clear()
+        self._prefix.distrust()
 
     def score(self, ids: tuple[int, ...], top: int) -> Iterator[list[Score]]:
         from lattice_cli.engine.logprobs import prompt_scores
@@ -130,6 +170,7 @@ class MlxBackend:
     def close(self) -> None:
         self._unwire()
         self.reset()
+        self._prefix.clear()
         self._network = None
 
 

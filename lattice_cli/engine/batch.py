@@ -9,40 +9,17 @@ Thread: worker
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from lattice_cli.engine.guided import RowGuide
+from lattice_cli.engine.lane import Lane, Leave, mergeable, merged, split
 from lattice_cli.engine.logprobs import Scores
 from lattice_cli.engine.reply import Score
-from lattice_cli.engine.sampling import Processor, Sampler
 from lattice_cli.engine.vocabulary import Mask
 
 CLEAR_EVERY_STEPS = 512  # mlx's buffer cache grows without end else
-
-
-@dataclass(slots=True)
-class Lane:
-    """One row: its ids, how its tokens are drawn, and how much of its prompt is in its cache."""
-
-    job_id: str
-    ids: list[int]
-    sampler: Sampler
-    processors: list[Processor]
-    caches: list[Any]  # of this row alone, until it decodes
-    guide: RowGuide | None = None
-    top: int | None = None  # how many of the likeliest tokens to tell beside each; None: no scores at all
-    done: int = 0
-    waited: int = 0  # chunks read by others meanwhile
-    context: mx.array | None = None  # (ids,): all that were fed so far, of decoding rows with processors
-
-    @property
-    def remaining(self) -> int:
-        """Tokens to read before the last one, which the first step of decoding takes."""
-        return len(self.ids) - 1 - self.done
 
 
 class DecodeBatch:
@@ -65,7 +42,7 @@ class DecodeBatch:
         if not lanes:
             return
         last = mx.array([lane.ids[-1] for lane in lanes], dtype=mx.uint32)
-        theirs = merged([lane.caches for lane in lanes])
+        theirs = merged([lane.caches for lane in lanes]) if mergeable(lanes[0].caches) else lanes[0].caches
         for lane in lanes:
             lane.caches = []
             lane.context = mx.array(lane.ids[:-1], dtype=mx.uint32) if lane.processors else None
@@ -102,6 +79,8 @@ class DecodeBatch:
             mx.clear_cache()
         pairs = list(zip(self._lanes, fed, strict=True))
         made = [(lane, token, scores.get(lane.job_id)) for lane, token in pairs if lane.job_id not in self._fresh]
+        for lane, token, _ in made:
+            lane.ids.append(token)
         read = [lane for lane in self._lanes if lane.job_id in self._fresh]
         self._fresh.clear()
         return made, read
@@ -124,8 +103,11 @@ class DecodeBatch:
             logits, drawn = logits[mx.array(rows)], drawn[mx.array(rows)]
         return Scores(keys, logits, drawn, tops)
 
-    def remove(self, job_ids: set[str]) -> None:
-        """Forget rows; the others go on."""
+    def remove(self, job_ids: set[str], leave: Leave | None) -> None:
+        """Forget rows; the others go on. `leave` gets each that was in a step."""
+        for index, lane in enumerate(self._lanes):
+            if leave is not None and lane.job_id in job_ids:
+                leave(lane.job_id, lane.ids, split(self._caches, index, len(self._lanes)))
         keep = [index for index, lane in enumerate(self._lanes) if lane.job_id not in job_ids]
         if len(keep) == len(self._lanes):
             return
@@ -170,8 +152,3 @@ def masked(logits: mx.array, masks: list[Mask | None]) -> mx.array:
             allowed[row, : len(mask)] = mask[:width]
             allowed[row, len(mask) :] = False
     return mx.where(mx.array(allowed), logits, mx.array(-mx.inf, dtype=logits.dtype))  # (rows, vocabulary)
-
-
-def merged(caches: list[list[Any]]) -> list[Any]:
-    """One batch's caches, layer by layer, of several rows'."""
-    return [layers[0].merge(list(layers)) for layers in zip(*caches, strict=True)]

@@ -1,4 +1,5 @@
-"""Prompts on their way into caches: rows that read alone, and rows that share one reading of their prompt.
+"""Prompts on their way into caches: what the prefix cache has of them, rows that read alone, and rows that wait while
+another reads what they begin with.
 
 Works with any caches that have mlx-lm 0.32's batch protocol (merge, prepare, filter). Caches whose rows keep their
 own length (kernels/state.py) read several prompts in one pass; others read one at a time, because they would pad the
@@ -9,48 +10,28 @@ Thread: worker
 
 from __future__ import annotations
 
-import copy
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import mlx.core as mx
 
-from lattice_cli.engine.batch import Lane, merged
+from lattice_cli.engine.lane import Lane, Leave, Stem, merged, trims
+from lattice_cli.engine.prefix import PrefixCache
+from lattice_cli.engine.prefix_tree import common
 from lattice_cli.engine.row import Choices
 from lattice_cli.kernels.state import DecoderState
 
-
-@dataclass(eq=False, slots=True)
-class Stem:
-    """One prompt of several rows. `lane` reads all of it but its last token; then every row gets a copy of its
-    caches, those that come later too: n choices may be more than there are slots.
-    """
-
-    choices: Choices
-    lane: Lane
-    read: bool = False
-    waiting: list[Lane] = field(default_factory=list)
-
-    def branch(self) -> list[Lane]:
-        """The waiting lanes, each with the prompt in a cache of its own; the last one that will come takes this
-        stem's.
-        """
-        ready, self.waiting = self.waiting, []
-        for lane in ready:
-            self.choices.waiting.discard(lane.job_id)
-            last = lane is ready[-1] and not self.choices.waiting
-            lane.caches = self.lane.caches if last else copy.deepcopy(self.lane.caches)
-            lane.done = self.lane.done
-        return ready
+FOLLOWED_TOKENS = 32  # so many more must come of waiting for another row's reading
 
 
 class PromptBatch:
     """Rows that read their prompts, a chunk at a time over all of them. `fresh` makes the empty caches of one row."""
 
-    def __init__(self, network: Any, fresh: Callable[[], list[Any]]) -> None:
+    def __init__(self, network: Any, fresh: Callable[[], list[Any]], prefix: PrefixCache) -> None:
         self._network = network
         self._fresh = fresh
+        self._prefix = prefix
         self._lanes: list[Lane] = []  # those of unread stems among them
         self._stems: dict[Choices, Stem] = {}
 
@@ -58,8 +39,8 @@ class PromptBatch:
         return len(self._lanes)
 
     def add(self, lane: Lane) -> None:
-        """Read a row's prompt for it alone."""
-        lane.caches = self._fresh()
+        """Read what is not known of a row's prompt."""
+        self._begin(lane)
         self._lanes.append(lane)
 
     def share(self, lane: Lane, choices: Choices, prompt: Sequence[int]) -> None:
@@ -67,10 +48,11 @@ class PromptBatch:
         choices.waiting.add(lane.job_id)
         stem = self._stems.get(choices)
         if stem is None:
-            reader = Lane("", list(prompt), lane.sampler, [], self._fresh())
+            reader = Lane("", list(prompt), lane.sampler, [], [], turns=lane.turns)
             stem = self._stems[choices] = Stem(choices, reader)
-            self._lanes.append(reader)
+            self.add(reader)
         stem.waiting.append(lane)
+        lane.cached = stem.lane.cached
         if stem.read:
             self._lanes += stem.branch()
 
@@ -80,11 +62,11 @@ class PromptBatch:
         """
         chosen: list[tuple[Lane, int]] = []
         room = chunk
-        for lane in sorted(self._lanes, key=lambda lane: lane.remaining - lane.waited * chunk // 4):
-            if room == 0 or lane.remaining == 0 or (chosen and not _ragged(lane)):
+        for lane in sorted(self._lanes, key=lambda lane: self._rest(lane) - lane.waited * chunk // 4):
+            if room == 0 or lane.remaining == 0 or lane.leader or (chosen and not _ragged(lane)):
                 lane.waited += 1
                 continue
-            count = min(room, lane.remaining)
+            count = min(room, lane.remaining, self._to_cut(lane))
             chosen.append((lane, count))
             room -= count
         if not chosen:
@@ -99,33 +81,102 @@ class PromptBatch:
         self._network(mx.array(rows), cache=caches)
         mx.eval([cache.state for cache in caches])
         mx.clear_cache()
+        read = [lane for lane, _ in chosen]
         for lane, count in chosen:
             lane.done += count
             lane.waited = 0
+            if lane.remaining == 0 or lane.done in lane.cuts:
+                self._prefix.keep(lane.ids[: lane.done], lane.caches)
+        followers = self._go_on()
         readers = {id(stem.lane): stem.waiting for stem in self._stems.values() if not stem.read}
-        return [(row, lane.done) for lane, _ in chosen for row in readers.get(id(lane), [lane])]
+        return [(row, lane.done) for lane in (*read, *followers) for row in readers.get(id(lane), [lane])]
 
-    def take_finished(self) -> list[Lane]:
-        """The lanes with nothing left to read but their last token; they leave this batch."""
+    def take_finished(self, most: int | None = None) -> list[Lane]:
+        """The lanes with nothing left to read but their last token, at most so many; they leave this batch."""
         for stem in self._stems.values():
             if not stem.read and stem.lane.remaining == 0:
                 stem.read = True
                 self._lanes.remove(stem.lane)
-                self._lanes += stem.branch()
+                for lane in stem.branch():
+                    self._lanes.append(lane)
         self._stems = {key: stem for key, stem in self._stems.items() if stem.waiting or stem.choices.waiting}
-        finished = [lane for lane in self._lanes if lane.remaining == 0]
-        self._lanes = [lane for lane in self._lanes if lane.remaining > 0]
+        finished = [lane for lane in self._lanes if lane.remaining == 0][:most]
+        self._lanes = [lane for lane in self._lanes if lane not in finished]
         return finished
 
-    def remove(self, job_ids: set[str]) -> None:
-        """Forget rows; the others go on. A prompt that nobody waits for any more is not read on."""
+    def remove(self, job_ids: set[str], leave: Leave | None) -> None:
+        """Forget rows; the others go on. A prompt that nobody waits for any more is not read on. `leave` gets what each
+        had read.
+        """
+        gone = [lane for lane in self._lanes if lane.job_id in job_ids]
         for key, stem in list(self._stems.items()):
             stem.waiting = [lane for lane in stem.waiting if lane.job_id not in job_ids]
             stem.choices.waiting -= job_ids
             if not stem.waiting and not (stem.read and stem.choices.waiting):
                 del self._stems[key]
-                self._lanes = [lane for lane in self._lanes if lane is not stem.lane]
-        self._lanes = [lane for lane in self._lanes if lane.job_id not in job_ids]
+                gone += [lane for lane in self._lanes if lane is stem.lane]
+        self._lanes = [lane for lane in self._lanes if lane not in gone]
+        for lane in gone:
+            if leave is not None and lane.done > lane.cached:
+                leave(lane.job_id, lane.ids[: lane.done], lane.caches)
+        for lane in self._lanes:
+            if lane.leader in gone:
+                self._begin(lane)
+
+    def _begin(self, lane: Lane) -> None:
+        """Give a lane what is known of its ids; it reads the rest, or waits for who reads it already."""
+        lane.leader = None
+        others = [other for other in self._lanes if other is not lane] if self._prefix.on else []
+        for other in others:  # they may be past the place where both part
+            shared = common(lane.ids[:-1], other.ids[: other.done])
+            if shared >= other.cached + FOLLOWED_TOKENS and (shared == other.done or trims(other.caches)):
+                self._prefix.keep(other.ids[: other.done], other.caches)
+        found = self._prefix.find(lane.ids)
+        lane.caches = found.caches if found.caches is not None else self._fresh()
+        lane.done = lane.cached = found.tokens
+        lane.cuts = self._prefix.cuts(lane.turns, len(lane.ids), found)
+        for other in others:
+            if other.leader is lane and other.follows_to > lane.done:
+                _add_cut(lane, other.follows_to)
+            self._follow(lane, other)
+        leader = lane.leader
+        while leader is not None:
+            _add_cut(leader, lane.follows_to)
+            leader = leader.leader
+
+    def _follow(self, lane: Lane, other: Lane) -> None:
+        """Let a lane wait where another is on its way to more of its ids than it has."""
+        shared = min(common(lane.ids[:-1], other.ids), len(other.ids) - 1)
+        best = lane.follows_to if lane.leader is not None else lane.done
+        ahead, chain = shared - best, other
+        while chain.leader is not None and chain is not lane:  # nobody may wait for itself
+            chain = chain.leader
+        if ahead >= FOLLOWED_TOKENS and lane.done <= other.done < shared and chain is not lane:
+            lane.leader, lane.follows_to = other, shared
+
+    def _go_on(self) -> list[Lane]:
+        """Let those go on whose leaders have read what they waited for; which these are."""
+        gone_on: list[Lane] = []
+        while ready := [each for each in self._lanes if each.leader and each.leader.done >= each.follows_to]:
+            for lane in ready:
+                self._begin(lane)
+            gone_on += [lane for lane in ready if lane.done > 0]
+        return gone_on
+
+    def _to_cut(self, lane: Lane) -> int:
+        """Tokens that may be read before the lane's next cut."""
+        at = bisect_right(lane.cuts, lane.done)
+        return lane.cuts[at] - lane.done if at < len(lane.cuts) else lane.remaining
+
+    def _rest(self, lane: Lane) -> int:
+        """Tokens to read until this lane, or one that waits for it, is done."""
+        led = [other for other in self._lanes if other.leader is lane]
+        return min([lane.remaining, *(len(other.ids) - 1 - lane.done for other in led)])
+
+
+def _add_cut(lane: Lane, cut: int) -> None:
+    if cut > lane.done and cut not in lane.cuts:
+        insort(lane.cuts, cut)
 
 
 def _ragged(lane: Lane) -> bool:

@@ -49,6 +49,7 @@ class Row:
         self.choices = choices
         self.guide: RowGuide | None = None
         self.emitted: list[int] = []
+        self.cached_tokens = 0  # of its prompt, that nobody read for it; the backend sets it
         self.fault: LatticeError | None = None
         self.ended = False
         self._tokenizer = card.tokenizer
@@ -111,7 +112,7 @@ class Row:
         if self._started_s is not None:
             return []
         self._started_s = now_s
-        return [Started(self.job.id, self.prompt_tokens)]
+        return [Started(self.job.id, self.prompt_tokens, self.cached_tokens)]
 
     def prefilled(self, done: int, total: int, now_s: float) -> list[Event]:
         """`done` of `total` prompt tokens are read. Silent when a row starts over after its first token."""
@@ -170,6 +171,7 @@ class Row:
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=len(self.emitted),
+            cached_tokens=self.cached_tokens,
             reasoning_tokens=self._reasoning_tokens,
         )
 

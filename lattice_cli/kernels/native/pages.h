@@ -19,6 +19,8 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #if defined(__linux__)
@@ -169,6 +171,32 @@ class Sequence {
   void trim(int64_t tokens) {
     tokens_ = tokens;
     pages_.resize(size_t((tokens + PagedAttention::kTokens - 1) / PagedAttention::kTokens));
+  }
+
+  // All its memory: pages in order, then the recurrent states. Shared with the sequences that use it too.
+  std::vector<std::shared_ptr<Piece>> pieces() const {
+    std::vector<std::shared_ptr<Piece>> found;
+    for (const Hold& page : pages_) found.push_back(page.piece());
+    if (state_.piece()) found.push_back(state_.piece());
+    return found;
+  }
+
+  // A sequence of `tokens` with copies of what the pieces of one like it held. Throws where sizes do not fit.
+  static Sequence restored(StateShape shape, int64_t tokens, const std::vector<std::pair<const void*, size_t>>& memory) {
+    constexpr int64_t kTokens = PagedAttention::kTokens;
+    Sequence made(shape);
+    made.tokens_ = tokens;
+    const size_t pages = shape.attention_layers > 0 ? size_t((tokens + kTokens - 1) / kTokens) : 0;
+    const bool recurrent = shape.recurrent_layers > 0 && tokens > 0;
+    if (tokens < 0 || memory.size() != pages + recurrent) throw std::invalid_argument("sequence: other pieces");
+    for (size_t index = 0; index < memory.size(); ++index) {
+      const int64_t bytes = index < pages ? shape.page_bytes() : shape.state_bytes();
+      if (int64_t(memory[index].second) != bytes) throw std::invalid_argument("sequence: a piece of another size");
+      Hold hold = new_piece(bytes);
+      std::memcpy(hold.piece()->data(), memory[index].first, size_t(bytes));
+      if (index < pages) made.pages_.push_back(hold); else made.state_ = hold;
+    }
+    return made;
   }
 
   bool can_trim() const { return shape_.recurrent_layers == 0; }

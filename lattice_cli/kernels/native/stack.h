@@ -139,6 +139,21 @@ void bind_stack(nb::module_& m) {
       .def(nb::init<StateShape>(), "shape"_a)
       .def("copy", [](const Sequence& s) { return Sequence(s); }, "Shares the memory; who writes first copies a page.")
       .def("trim", &Sequence::trim, "tokens"_a)
+      .def("pieces", [](const Sequence& s) {
+        std::vector<std::pair<uintptr_t, int64_t>> found;
+        for (const auto& piece : s.pieces()) found.emplace_back(reinterpret_cast<uintptr_t>(piece->data()), piece->bytes());
+        return found;
+      }, "(address, bytes) of all its memory; sequences that share a piece give the same address.")
+      .def("dump", [](const Sequence& s) {
+        std::vector<nb::bytes> found;
+        for (const auto& piece : s.pieces()) found.emplace_back(piece->data(), size_t(piece->bytes()));
+        return found;
+      }, "What its pieces hold. Everything that writes them must have been evaluated.")
+      .def_static("restored", [](StateShape shape, int64_t tokens, const std::vector<nb::bytes>& dump) {
+        std::vector<std::pair<const void*, size_t>> memory;
+        for (const nb::bytes& one : dump) memory.emplace_back(one.data(), one.size());
+        return Sequence::restored(shape, tokens, memory);
+      }, "shape"_a, "tokens"_a, "dump"_a)
       .def_prop_ro("can_trim", &Sequence::can_trim)
       .def_prop_ro("tokens", &Sequence::tokens)
       .def_prop_ro("nbytes", &Sequence::bytes);

@@ -218,6 +218,20 @@ static void test_sequences() {
     e.trim(130);
     fill(e.append(5), 'e');
     expect(marks(d) == std::string(300, 'd') && marks(e) == std::string(130, 'd') + "eeeee", "trimmed and branched");
+    std::vector<std::pair<const void*, size_t>> memory;
+    for (const auto& piece : c.pieces()) memory.emplace_back(piece->data(), size_t(piece->bytes()));
+    Sequence f = Sequence::restored(shape, c.tokens(), memory);
+    expect(marks(f) == marks(c) && f.bytes() == c.bytes(), "restored from its memory");
+    fill(f.append(10), 'f');
+    expect(marks(c) == marks(b) + std::string(10, 'c'), "restored memory is its own");
+    memory.pop_back();
+    bool refused = false;
+    try {
+      Sequence::restored(shape, c.tokens(), memory);
+    } catch (const std::invalid_argument&) {
+      refused = true;
+    }
+    expect(refused, "memory that lacks a piece is refused");
   }
   expect(Piece::in_use() == before, "all memory is given back");
 }

@@ -1,0 +1,159 @@
+"""How the caches of a network are kept: copies that no batch can touch and that pin no batch's memory.
+
+A DecoderState is copied by sharing its pages. Of mlx-lm's caches, plain keys and values are kept as blocks of
+`BLOCK_TOKENS`, all layers in one array, so entries with a common beginning share its blocks; every other cache
+(rotating, recurrent, of a kind unknown here) is kept whole.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+from lattice_cli.engine.prefix_kept import Keeper, Kept
+from lattice_cli.kernels.state import DecoderState
+
+BLOCK_TOKENS = 128
+_ALWAYS_TRIM = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCache"))
+
+
+def keeper_of(caches: Sequence[Any]) -> Keeper:
+    """For the caches of a network, of which `caches` are fresh ones."""
+    if len(caches) == 1 and isinstance(caches[0], DecoderState):
+        return PagesKeeper(caches[0].is_trimmable())
+    return ArraysKeeper(all(type(cache).__name__ in _ALWAYS_TRIM for cache in caches))
+
+
+@dataclass(frozen=True, slots=True)
+class PagesKeeper:
+    """For the one cache of a fused decoder."""
+
+    trims: bool
+
+    def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
+        state: DecoderState = caches[0]
+        if len(state.rows) != 1 or state.offset != tokens:
+            return None
+        own = copy.deepcopy(state)
+        return Kept(tokens, own, dict(own.rows[0].pieces()), own.is_trimmable())
+
+    def restore(self, kept: Kept, tokens: int) -> list[Any]:
+        state: DecoderState = copy.deepcopy(kept.state)
+        if tokens < kept.tokens:
+            state.trim(kept.tokens - tokens)
+        return [state]
+
+
+@dataclass(eq=False, frozen=True, slots=True)
+class Block:
+    """Keys and values of some tokens. `data` is (2 x layers, 1, heads, tokens, head_dim)."""
+
+    data: mx.array
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """`plain` are the numbers of the caches whose keys and values are in `blocks`; `others` are the rest by number."""
+
+    plain: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    others: dict[int, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraysKeeper:
+    """For mlx-lm's caches, layer by layer."""
+
+    trims: bool
+
+    def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
+        if any(getattr(cache, "offset", tokens) != tokens for cache in caches):
+            return None
+        plain = _plain(caches)
+        others = {number: _twin(cache) for number, cache in enumerate(caches) if number not in plain}
+        blocks = self._blocks([caches[number] for number in plain], tokens, like, shared) if plain else ()
+        mx.async_eval([block.data for block in blocks], [_arrays(one) for one in others.values()])  # type: ignore[no-untyped-call]
+        pieces: dict[Hashable, int] = {block: block.data.nbytes for block in blocks}
+        rest = sum(array.nbytes for one in others.values() for array in _arrays(one))
+        if rest:
+            pieces[object()] = rest
+        trims = all(getattr(cache, "is_trimmable", lambda: False)() for cache in caches)
+        return Kept(tokens, Arrays(plain, blocks, others), pieces, trims)
+
+    def restore(self, kept: Kept, tokens: int) -> list[Any]:
+        state: Arrays = kept.state
+        caches: dict[int, Any] = {number: _twin(cache) for number, cache in state.others.items()}
+        if tokens < kept.tokens:
+            for cache in caches.values():
+                cache.trim(kept.tokens - tokens)
+        if state.plain:
+            needed = state.blocks[: -(-tokens // BLOCK_TOKENS)]
+            whole = mx.concatenate([block.data for block in needed], axis=3)[..., :tokens, :]
+            from mlx_lm.models.cache import KVCache
+
+            for place, number in enumerate(state.plain):
+                cache = caches[number] = KVCache()  # type: ignore[no-untyped-call]
+                cache.keys, cache.values, cache.offset = whole[2 * place], whole[2 * place + 1], tokens
+        return [caches[number] for number in range(len(caches))]
+
+    def _blocks(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> tuple[Block, ...]:
+        """Those of `like` as far as its tokens are the same, and new ones."""
+        old: tuple[Block, ...] = like.state.blocks if like is not None else ()
+        same = old[: min(shared, like.tokens if like is not None else 0) // BLOCK_TOKENS]
+        start = len(same) * BLOCK_TOKENS
+        if start == tokens:
+            return same
+        halves = [half[..., start:tokens, :] for cache in caches for half in (cache.keys, cache.values)]
+        rest = mx.stack(halves)  # (2 x layers, 1, heads, tokens, head_dim)
+        cuts = range(0, tokens - start, BLOCK_TOKENS)
+        return (*same, *(Block(mx.contiguous(rest[..., cut : cut + BLOCK_TOKENS, :])) for cut in cuts))
+
+
+def _plain(caches: list[Any]) -> tuple[int, ...]:
+    """The numbers of the caches that are plain keys and values of one shape and type."""
+    found = [number for number, cache in enumerate(caches) if _is_plain(cache)]
+    if not found:
+        return ()
+    alike = _likeness(caches[found[0]])
+    return tuple(number for number in found if _likeness(caches[number]) == alike)
+
+
+def _is_plain(cache: Any) -> bool:
+    kind = type(cache)
+    plain = (kind.__module__, kind.__qualname__) == ("mlx_lm.models.cache", "KVCache") and cache.keys is not None
+    return plain and cache.keys.shape[3] == cache.values.shape[3] and cache.keys.dtype == cache.values.dtype
+
+
+def _likeness(cache: Any) -> tuple[Any, ...]:
+    return (*cache.keys.shape[:2], cache.keys.shape[3], cache.keys.dtype)
+
+
+def _twin(value: Any) -> Any:
+    """A cache of its own with the same contents. Arrays are values, so theirs are shared where they pin no more than
+    what they hold.
+    """
+    if isinstance(value, mx.array):
+        return mx.contiguous(value)
+    if isinstance(value, list | tuple):
+        return type(value)(map(_twin, value))
+    if type(value).__module__.startswith("mlx_lm.models."):
+        own = copy.copy(value)
+        for name, one in vars(value).items():
+            setattr(own, name, _twin(one))
+        return own
+    return value if isinstance(value, int | float | str | None) else copy.deepcopy(value)
+
+
+def _arrays(value: Any) -> list[mx.array]:
+    """All arrays of a cache."""
+    if isinstance(value, mx.array):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [array for one in value for array in _arrays(one)]
+    return [array for one in vars(value).values() for array in _arrays(one)] if hasattr(value, "__dict__") else []

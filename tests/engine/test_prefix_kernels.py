@@ -1,0 +1,34 @@
+"""Every test of the prefix cache on tiny networks again, on the native kernels' pages.
+
+Thread: any (mlx runs on the test's own thread)
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from lattice_cli.model.network import make_caches
+from tests.engine import test_backend_kernels
+from tests.engine.test_prefix_backend import *  # noqa: F403
+from tests.engine.test_prefix_backend import Floor, chat_of
+
+pytestmark = [pytest.mark.tiny, pytest.mark.timeout(300)]
+
+network = test_backend_kernels.network
+
+
+def test_memory_stays_within_the_budget_and_comes_back(network: Any) -> None:
+    """In pages, which mlx does not count: one that two entries share is there once."""
+    native = make_caches(network)[0]._native
+    gc.collect()
+    before = native.state_bytes()
+    floor = Floor(network, budget=3_000_000)
+    for seed in range(12):
+        floor.run(*(floor.job((*chat_of(seed, 130), *chat_of(seed * 4 + row, 60))) for row in range(4)))
+        assert native.state_bytes() - before == floor.cache.stats.bytes <= 3_000_000
+    assert floor.cache.stats.evictions > 0
+    floor.cache.clear()
+    assert native.state_bytes() == before
