@@ -1,0 +1,114 @@
+"""How much of the prompts is read between two steps, so that whoever comes and whoever is heard keep their pace.
+
+A forward pass over a chunk costs about a step (reading the weights) besides its tokens. So small chunks cost prompts
+time, and large ones cost everybody else time. The rule, in steps as they are measured:
+
+- while replies are being made, a chunk costs at most `BUSY_STEPS` steps, so tokens come at most 2.5 times as far apart;
+- while none is, and somebody could come, at most `IDLE_STEPS`: a newcomer waits for half of it on average;
+- where nobody could come (every slot is taken, as by the only row of a chat) it is as long as is efficient.
+
+Whatever the clock says, a chunk has some tokens, so that prompts are always read on. Knows seconds and counts; knows no
+tensors.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BUSY_STEPS = 1.5
+IDLE_STEPS = 6.0
+FEWEST_TOKENS = 8
+FIRST_TOKENS = 64  # before anything was measured
+FIRST_STEP_S = 0.005
+FALLING, RISING = 0.5, 0.2  # share of a new value; what is slow once may have been compiled, or had a neighbour
+MOST_RISE = 2.0
+
+
+class Smoothed:
+    """A time that follows what is measured."""
+
+    def __init__(self) -> None:
+        self.seconds: float | None = None
+
+    def add(self, seconds: float) -> None:
+        if self.seconds is None:
+            self.seconds = seconds
+            return
+        seconds = min(seconds, MOST_RISE * self.seconds)
+        self.seconds += (seconds - self.seconds) * (FALLING if seconds < self.seconds else RISING)
+
+
+class Pace:
+    """Chooses chunks of at most `most_tokens`; with `fixed` of exactly so many while no reply is being made."""
+
+    def __init__(self, most_tokens: int, *, fixed: bool = False) -> None:
+        self._most_tokens = most_tokens
+        self._fixed = fixed
+        self._token = Smoothed()  # one token of a prompt, in chunks of late
+        self._steps: dict[int, Smoothed] = {}  # a step, by how many rows it had
+
+    def chunk(self, decoding: int, *, full: bool) -> int:
+        """Tokens to read now. `decoding` rows wait for their next token meanwhile; `full`: nobody can join them."""
+        if not decoding and (full or self._fixed):
+            return self._most_tokens
+        if self._token.seconds is None:
+            return min(FIRST_TOKENS, self._most_tokens)
+        limit_s = BUSY_STEPS * self._step_s(decoding) if decoding else IDLE_STEPS * self._step_s(1)
+        tokens = int(limit_s / max(self._token.seconds, 1e-9))
+        return max(1, min(self._most_tokens, max(FEWEST_TOKENS, tokens)))
+
+    def took(self, seconds: float, decoding: int, tokens: int, steps: int) -> None:
+        """So many steps with `decoding` rows, and a chunk of `tokens`, took so long together; 0 is none of either."""
+        if tokens:
+            read_s = seconds - steps * self._step_s(decoding)
+            self._token.add(max(read_s, seconds / 4) / tokens)
+        elif steps:
+            self._steps.setdefault(decoding, Smoothed()).add(seconds / steps)
+
+    def _step_s(self, rows: int) -> float:
+        """A step with so many rows; else with the next fewer, or a share of one with more."""
+        known = {count: step.seconds for count, step in self._steps.items() if step.seconds is not None}
+        fewer = [count for count in known if count <= rows]
+        if fewer:
+            return known[max(fewer)]
+        return known[min(known)] * rows / min(known) if known else FIRST_STEP_S
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A step of `decoding` rows, then a chunk of `tokens`; 0 is none of either."""
+
+    began_s: float
+    decoding: int
+    tokens: int
+
+
+class Rhythm:
+    """Tells a pace what cycles took, from when they begin: a step's tokens are handed out while the next one runs, so
+    none knows its own end.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self._last: Cycle | None = None
+        self._before: Cycle | None = None  # the last one
+
+    def begin(self, now_s: float) -> None:
+        """A cycle begins, and the last one has ended."""
+        last, before = self._last, self._before
+        if last is None:
+            return
+        seconds = now_s - last.began_s
+        steady = before is not None and before.tokens == 0 and before.decoding > 0
+        if last.tokens:
+            # A chunk waits for all steps before it, also for one that was only begun in the cycle before.
+            steps = (last.decoding > 0) + steady
+            self._pace.took(seconds, last.decoding or 1, last.tokens, steps)
+        elif steady and before is not None and before.decoding == last.decoding:
+            self._pace.took(seconds, last.decoding, 0, 1)
+
+    def end(self, began_s: float, decoding: int, tokens: int, *, idle: bool) -> None:
+        """What the cycle did that began then; `idle`: nothing follows it."""
+        self._before, self._last = (None, None) if idle else (self._last, Cycle(began_s, decoding, tokens))

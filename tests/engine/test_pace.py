@@ -1,0 +1,146 @@
+"""How large a chunk may be, against a machine with costs of its own.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from lattice_cli.engine.pace import BUSY_STEPS, FEWEST_TOKENS, IDLE_STEPS, Pace, Rhythm
+
+pytestmark = pytest.mark.pure
+
+
+class Machine:
+    """A pass costs `weights_s` and `token_s` a token; rows cost `row_s` each."""
+
+    def __init__(self, weights_s: float, token_s: float, row_s: float = 0.0) -> None:
+        self.weights_s, self.token_s, self.row_s = weights_s, token_s, row_s
+
+    def step_s(self, rows: int) -> float:
+        return self.weights_s + rows * self.row_s if rows else 0.0
+
+    def chunk_s(self, tokens: int) -> float:
+        return self.weights_s + tokens * self.token_s if tokens else 0.0
+
+    def run(self, pace: Pace, rows: int, cycles: int = 40, *, full: bool = False) -> list[int]:
+        """Cycles of a step and a chunk; the chunks."""
+        chunks = []
+        for _ in range(cycles):
+            chunks.append(pace.chunk(rows, full=full))
+            pace.took(self.step_s(rows) + self.chunk_s(chunks[-1]), max(1, rows), chunks[-1], int(rows > 0))
+        return chunks
+
+    def steps(self, pace: Pace, rows: int, count: int = 20) -> None:
+        for _ in range(count):
+            pace.took(self.step_s(rows), rows, 0, 1)
+
+
+MACHINES = [Machine(0.004, 0.0004), Machine(0.02, 0.00005, 0.0002), Machine(0.1, 0.02)]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("rows", [1, 4])
+def test_beside_running_replies_a_chunk_costs_them_no_more_than_it_may(machine: Machine, rows: int) -> None:
+    """A stream's tokens must come less than three times as far apart as they do with nobody beside it."""
+    pace = Pace(2048)
+    machine.run(pace, 0)
+    machine.steps(pace, rows)
+    for tokens in machine.run(pace, rows)[10:]:
+        cost = machine.chunk_s(tokens) / machine.step_s(rows)
+        assert cost <= BUSY_STEPS * 1.1 or tokens == FEWEST_TOKENS
+        assert tokens >= FEWEST_TOKENS
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_while_nobody_is_heard_a_chunk_is_longer_and_still_bounded(machine: Machine) -> None:
+    pace = Pace(2048)
+    machine.steps(pace, 1)
+    (*_, alone) = machine.run(pace, 0)
+    (*_, beside) = machine.run(pace, 1)
+    assert machine.chunk_s(alone) <= IDLE_STEPS * machine.step_s(1) * 1.1 or alone == FEWEST_TOKENS
+    assert alone >= beside
+
+
+def test_where_nobody_can_come_chunks_are_as_long_as_is_efficient() -> None:
+    pace = Pace(512)
+    assert set(Machine(0.004, 0.0004).run(pace, 0, full=True)) == {512}
+
+
+def test_what_was_asked_for_holds_until_a_reply_is_made() -> None:
+    pace, machine = Pace(300, fixed=True), Machine(0.004, 0.0004)
+    assert set(machine.run(pace, 0)) == {300}
+    machine.steps(pace, 1)
+    assert machine.run(pace, 1)[-1] < 20
+
+
+def test_never_more_than_the_most_and_never_none() -> None:
+    assert Machine(0.5, 1e-7).run(Pace(4), 0, full=False)[-1] == 4
+    pace = Pace(4)
+    pace.took(1e-12, 1, 0, 1)
+    pace.took(10.0, 1, 1, 0)
+    assert pace.chunk(1, full=False) == 4
+
+
+def test_a_first_chunk_that_was_compiled_is_forgotten_soon() -> None:
+    machine, pace = Machine(0.01, 0.0001), Pace(512)
+    machine.steps(pace, 1)
+    pace.took(3.0, 1, 64, 0)
+    assert machine.run(pace, 0, 25)[-1] > 300
+
+
+def test_a_neighbour_of_a_moment_hardly_changes_the_chunk() -> None:
+    machine, pace = Machine(0.004, 0.0004), Pace(512)
+    machine.steps(pace, 1)
+    before = machine.run(pace, 1)[-1]
+    pace.took(1.0, 1, before, 1)
+    assert pace.chunk(1, full=False) >= before * 0.7
+
+
+def test_a_step_with_other_rows_is_guessed_from_those_that_were_measured() -> None:
+    pace = Pace(10_000)
+    pace.took(0.08, 8, 0, 1)
+    pace.took(0.1, 1, 1000, 0)  # 0.1 ms a token
+    assert pace.chunk(1, full=False) == pytest.approx(BUSY_STEPS * 100, abs=2)  # an eighth, at least
+    assert pace.chunk(16, full=False) == pytest.approx(BUSY_STEPS * 800, abs=2)
+
+
+class Ahead:
+    """A backend that is one step ahead, on a clock: what `Rhythm` sees of a device that works in order."""
+
+    def __init__(self, machine: Machine, pace: Pace) -> None:
+        self.machine, self.pace, self.rhythm = machine, pace, Rhythm(pace)
+        self.now_s = self.free_s = 0.0
+        self.made_s = 0.0  # when the tokens of the newest step are there
+
+    def cycle(self, rows: int, tokens: int) -> None:
+        self.rhythm.begin(self.now_s)
+        began_s = self.now_s
+        if rows:
+            before_s = self.made_s
+            self.free_s = self.made_s = max(self.now_s, self.free_s) + self.machine.step_s(rows)
+            self.now_s = max(self.now_s, before_s)
+        if tokens:
+            self.now_s = self.free_s = max(self.now_s, self.free_s) + self.machine.chunk_s(tokens)
+        self.rhythm.end(began_s, rows, tokens, idle=False)
+
+
+def test_steps_and_tokens_are_told_apart_though_steps_are_handed_out_late() -> None:
+    machine, pace = Machine(0.004, 0.0004), Pace(1000)
+    device = Ahead(machine, pace)
+    for rows, tokens in [(0, 64)] * 4 + [(1, 0)] * 6 + [(1, 20), (1, 20), (1, 0), (1, 20), (1, 0), (1, 0), (1, 0)] * 4:
+        device.cycle(rows, tokens)
+    assert pace.chunk(1, full=False) * machine.chunk_s(20) / 20 == pytest.approx(BUSY_STEPS * 0.004, rel=0.1)
+
+
+def test_a_rest_between_two_requests_is_no_slow_step() -> None:
+    pace = Pace(1000)
+    rhythm = Rhythm(pace)
+    for began_s in (0.0, 0.01, 0.02, 0.03):
+        rhythm.begin(began_s)
+        rhythm.end(began_s, 1, 0, idle=began_s == 0.03)
+    rhythm.begin(100.0)
+    rhythm.end(100.0, 0, 10, idle=False)
+    rhythm.begin(100.01)  # 1 ms a token
+    assert pace.chunk(1, full=False) == pytest.approx(BUSY_STEPS * 10, abs=1)
