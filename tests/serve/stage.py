@@ -33,6 +33,7 @@ from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.sockets import listen_on
 from lattice_cli.serve.wire import wire_named
 from lattice_cli.settings import EngineSettings, read_home
+from lattice_cli.telemetry import Telemetry
 
 PATH = "/v1/chat/completions"
 LIMIT_S = 10.0
@@ -87,6 +88,7 @@ class Stage:
     app: Any
     lines: Path
     settings: ServeSettings
+    telemetry: Telemetry
 
     def client(self) -> httpx2.Client:
         """HTTP without a socket."""
@@ -117,12 +119,13 @@ def stage(
         source = ModelSource("echo", write_script(folder, replies or REPLIES, **script), "script")
         worker = CountingWorker(opener or (lambda: open_engine(source, read_home(), engine)), engine)
         descriptor = os.open(folder / "lines", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        app = create_app(worker, settings, AppLines(descriptor), access=access)
+        telemetry = Telemetry()
+        app = create_app(worker, settings, AppLines(descriptor), access=access, telemetry=telemetry)
         try:
             worker.start()
             if ready:
                 worker.wait_ready(LIMIT_S)
-            yield Stage(worker, app, folder / "lines", settings)
+            yield Stage(worker, app, folder / "lines", settings, telemetry)
         finally:
             assert worker.stop(LIMIT_S), "the worker did not end"
             os.close(descriptor)
@@ -173,6 +176,7 @@ def served(
             max_body_bytes=settings.body_limit,
             wire=wire_named(settings.policy.wire),
             access=access,
+            telemetry=one.telemetry,
         )
         server.start()
         try:

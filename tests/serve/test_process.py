@@ -54,7 +54,7 @@ def test_a_signal_ends_it_with_status_0(tmp_path: Path, script: str, number: sig
 
 def test_running_replies_may_finish(tmp_path: Path, script: str) -> None:
     """Report 81: drains for a bounded time; new requests are refused meanwhile."""
-    with serve(tmp_path, script, "--drain-s", "20") as process:
+    with serve(tmp_path, script, "--drain-seconds", "20") as process:
         port = process.port()
         with process.raw(port) as running, process.client(port) as client:
             running.post(body("tick", stream=True, max_tokens=60)).until(b'"content":"tick "')
@@ -75,7 +75,7 @@ def test_replies_that_do_not_finish_are_ended_with_an_error(
     tmp_path: Path, script: str, number: signal.Signals
 ) -> None:
     """Report 81: Ctrl-C waited for open streams for ever."""
-    with serve(tmp_path, script, "--drain-s", "0.2", "--max-rows", "1") as process:
+    with serve(tmp_path, script, "--drain-seconds", "0.2", "--max-rows", "1") as process:
         port = process.port()
         with process.raw(port) as running, process.raw(port) as queued:
             running.post(body("hang", stream=True)).until(b'"content":"a"')
@@ -91,9 +91,45 @@ def test_replies_that_do_not_finish_are_ended_with_an_error(
     assert refused.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
 
 
+def test_a_server_that_leaves_says_so_on_every_connection(tmp_path: Path, script: str) -> None:
+    """503 with Retry-After, and no connection is kept for a next request, in HTTP/1.0 either."""
+    with serve(tmp_path, script) as process:
+        port = process.port()
+        with process.raw(port) as running, process.raw(port) as kept, process.client(port) as client:
+            kept.send(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").until(b'{"status": "ok"}')
+            assert b"Connection: close" not in kept.heard
+            running.post(body("tick", stream=True, max_tokens=100)).until(b'"content":"tick "')
+            process.signal(signal.SIGTERM)
+            eventually(lambda: client.get("/health").status_code == 503)
+            told = kept.post(body()).rest()
+            assert told.count(b"HTTP/1.1 ") == 2
+            assert b"\r\nConnection: close\r\n" in told and b"\r\nRetry-After: 2\r\n" in told
+            with process.raw(port) as old:
+                old.send(b"GET /health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+                assert old.rest().count(b"Connection: ") == 1
+                assert b"Connection: close" in old.heard
+            assert running.rest().count(b'"content":"tick "') == 100
+        assert process.ended() == 0
+
+
+@pytest.mark.parametrize("option", ["--drain-seconds", "--drain-s"])
+def test_ctrl_c_waits_for_three_seconds_at_most(tmp_path: Path, script: str, option: str) -> None:
+    """Report 81: somebody sits there and waits. `--drain-s` is the option's older name."""
+    with serve(tmp_path, script, option, "60") as process:
+        port = process.port()
+        with process.raw(port) as running:
+            running.post(body("hang", stream=True)).until(b'"content":"a"')
+            began_s = time.monotonic()
+            process.signal(signal.SIGINT)
+            told = running.rest()
+            assert process.ended() == 0
+            assert 2.5 < time.monotonic() - began_s < 6
+    assert b'data: {"error":{"message":"the server is shutting down"' in told
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path: Path, script: str) -> None:
     """Report 81."""
-    with serve(tmp_path, script, "--drain-s", "60") as process:
+    with serve(tmp_path, script, "--drain-seconds", "60") as process:
         port = process.port()
         with process.raw(port) as running, process.client(port) as client:
             running.post(body("hang", stream=True)).until(b'"content":"a"')
@@ -214,7 +250,8 @@ USAGE = [
     (["--prefill-chunk", "0"], {}),
     (["--max-body", "0"], {}),
     (["--context", "0"], {}),
-    (["--drain-s", "inf"], {}),
+    (["--drain-seconds", "inf"], {}),
+    (["--drain-s", "nan"], {}),
     (["--log-level", "loud"], {}),
     (["--log-format", "xml"], {}),
     (["--tokenizer-dir", "/nowhere"], {}),
