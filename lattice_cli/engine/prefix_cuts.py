@@ -20,12 +20,13 @@ def choose_cuts(
 ) -> list[int]:
     """Places between `done` (what is read) and the last token of a prompt of `total`, in order.
 
-    `turns` are the places where its turns begin; `known` of its tokens another prompt had, too, and there they part.
+    `turns` are the places where its turns begin, the last one maybe the reply's; `known` of its tokens another prompt had, too, and there they part.
     `state_bytes` is what keeping one state takes, as far as is known.
     """
     chosen: list[int] = []
     for place in _wanted(turns, total, known, max(2, budget_bytes // 8 // max(1, state_bytes))):
-        if done < place < total - 1 and all(abs(place - other) >= NEAR_TOKENS for other in (*chosen, done, total - 1)):
+        near = (*chosen, done) if place in turns[-1:] else (*chosen, done, total - 1)
+        if done < place < total - 1 and all(abs(place - other) >= NEAR_TOKENS for other in near):
             chosen.append(place)
     return sorted(chosen)
 

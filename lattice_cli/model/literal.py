@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable
 from itertools import pairwise
 
 import tokenizers
@@ -24,7 +25,9 @@ _NONCHARACTER = "\ufdd0"
 
 
 class LiteralEncoder:
-    """Over a tokenizer that it shares the model with. `spellings` are its control tokens, special or not."""
+    """Over a tokenizer that it shares the model with. `spellings` and `control_ids` are its control tokens, special or
+    not.
+    """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
         added = sorted(tokenizer.get_added_tokens_decoder().items())
@@ -33,11 +36,15 @@ class LiteralEncoder:
         self.spellings = tuple(control)
         self._control = control
         self._id_of = {control.get(token.content, token.content): number for number, token in added}
-        self._control_ids = frozenset(number for number, token in added if token.content in control)
+        self.control_ids = frozenset(number for number, token in added if token.content in control)
         longest_first = sorted(control, key=len, reverse=True)
         self._spelled = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         self._normalizer = tokenizer.normalizer if any(token.normalized for _, token in added) else None
         self._twin = _renamed(tokenizer, [(control.get(token.content, token.content), token) for _, token in added])
+
+    def ids_of(self, spellings: Iterable[str]) -> frozenset[int]:
+        """The ids of those that are control tokens."""
+        return frozenset(self._id_of[self._control[each]] for each in spellings if each in self._control)
 
     def settled(self, text: str) -> str:
         """`text`, or its normal form where that spells more control tokens (as `＜` may be a `<`)."""
@@ -70,7 +77,7 @@ class LiteralEncoder:
         ids = [self._id_of.get(token, number) for number, token in zip(encoding.ids, encoding.tokens, strict=True)]
         places = zip(ids, encoding.tokens, encoding.offsets, strict=True)
         return ids, any(
-            number in self._control_ids and token not in self._id_of and named[start:end].strip() in self._control
+            number in self.control_ids and token not in self._id_of and named[start:end].strip() in self._control
             for number, token, (start, end) in places
         )
 

@@ -14,6 +14,7 @@ from lattice_cli.conversation import Turn
 from lattice_cli.errors import InvalidMessages
 from lattice_cli.job import Channel, Prompt, Tool
 from lattice_cli.model.card import ModelCard
+from lattice_cli.prompt.cuts import turn_cuts
 from lattice_cli.prompt.rendering import Rendering, RenderOptions
 
 __all__ = ["BARE_CHATML", "RenderOptions", "render_chat"]
@@ -40,9 +41,11 @@ def render_chat(
         raise InvalidMessages("`messages` must not be empty", param="messages")
     rendering = Rendering(card, tools, options)
     rendered, opened = rendering.continued(turns) if options.continue_final_message else rendering.whole(turns)
+    ids = rendering.shield.ids(rendered)
     return Prompt(
-        ids=rendering.shield.ids(rendered),
+        ids=ids,
         text=rendering.shield.seen(rendered),
         opens_in=Channel.REASONING if opened else Channel.ANSWER,
         asked=next((turn.text for turn in reversed(turns) if turn.role == "user"), ""),
+        cuts=turn_cuts(card, ids),
     )
