@@ -44,6 +44,11 @@ class Home:
         """The line history of `lattice chat`."""
         return self.root / "chat_history"
 
+    @property
+    def sessions(self) -> Path:
+        """The saved conversations of `lattice chat`, in a folder of their own that only this user can enter."""
+        return self.root / "chat" / "sessions.sqlite3"
+
 
 def read_home(env: Mapping[str, str] = os.environ, *, kernels: str | None = None, threads: int | None = None) -> Home:
     """`LATTICE_HOME` (default `~/.lattice`), `LATTICE_MODEL_CACHE` and what goes with them.
@@ -62,6 +67,11 @@ def read_home(env: Mapping[str, str] = os.environ, *, kernels: str | None = None
         threads=threads or _threads(env.get("LATTICE_THREADS")),
         default_model=env.get("LATTICE_SERVE_MODEL") or DEFAULT_MODEL,
     )
+
+
+def read_api_key(env: Mapping[str, str] = os.environ) -> str | None:
+    """The key for servers elsewhere: `LATTICE_API_KEY`, else `OPENAI_API_KEY`."""
+    return env.get("LATTICE_API_KEY") or env.get("OPENAI_API_KEY") or None
 
 
 def _kernels(text: str) -> str:
@@ -90,10 +100,13 @@ def _threads(text: str | None) -> int | None:
 class EngineSettings:
     """`max_rows` jobs run at once and `max_pending` more may wait; `prefill_chunk` tokens, over all
     rows, are read between two steps (None: what suits the device); `context_tokens` lowers the
-    model's window.
+    model's window. The prefix cache has `cache_bytes` (None: a quarter of the memory there is; 0: there is none), and
+    lies in `cache_dir`, too.
     """
 
     max_rows: int = 8
     max_pending: int = 32
     prefill_chunk: int | None = None
     context_tokens: int | None = None
+    cache_bytes: int | None = None
+    cache_dir: Path | None = None

@@ -1,6 +1,6 @@
-"""A conversation in, an answer out: the one loop over events of this door.
+"""An answer that was asked for, heard out and shown: the one loop over events of this door.
 
-Knows sessions, tickets and views only by what they do; knows no terminal. Ctrl-C sets a flag here and
+Knows tickets and views only by what they do; knows no terminal. Ctrl-C sets a flag here and
 nothing else, so it can never interrupt a drawing or leave half a change.
 
 Thread: any (the main thread, for signals)
@@ -12,20 +12,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
 
-from lattice_cli.chat.session import Session
+from lattice_cli.chat.actions import Asking
 from lattice_cli.console import say
 from lattice_cli.engine.completion import Completion
-from lattice_cli.engine.worker import EngineWorker, Ticket, new_job_id
+from lattice_cli.engine.worker import Ticket
 from lattice_cli.events import Event, Finished
-from lattice_cli.job import Job, Limits, Sampling, SamplingChoice, resolve_sampling
-from lattice_cli.model.card import ModelCard
-from lattice_cli.policy import OPENAI
-from lattice_cli.prompt.template import render_chat
-from lattice_cli.prompt.window import fits
 
 TICK_S = 0.1
 GRACE_S = 0.5
@@ -70,52 +64,36 @@ class Interrupts:
             signal.signal(signal.SIGINT, before)
 
 
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How answers are made. `max_tokens` is the most an answer may have; None: what fits."""
-
-    sampling: SamplingChoice = SamplingChoice()
-    max_tokens: int | None = None
-    quiet: bool = False
-
-
 class Exchange:
-    """One model, one way of asking, one place to show."""
+    """One place to show answers, and one way to stop them."""
 
     def __init__(
         self,
-        worker: EngineWorker,
-        card: ModelCard,
-        manner: Manner,
         view: View,
         interrupts: Interrupts,
+        *,
+        quiet: bool = False,
         pump: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._worker = worker
-        self._card = card
-        self._manner = manner
         self._view = view
         self._interrupts = interrupts
+        self._quiet = quiet
         self._pump = pump
         self._clock = clock
 
-    def answer(self, session: Session) -> Completion:
-        """Answer the session's last question, showing it as it comes. Blocks; Ctrl-C ends it early.
-
-        Raises: BadRequest (PromptTooLong, a template's refusal), EngineUnavailable. A failure in the
-        middle of an answer is in the completion.
-        """
-        job = self._job(session)
-        ticket = self._worker.submit([job])
-        completion = Completion(job.id)
+    def answer(self, asking: Asking) -> Completion:
+        """Hear an answer out, showing it as it comes. Blocks; Ctrl-C ends it early. A failure is in the completion."""
+        completion = Completion(asking.job_id)
+        if asking.note and not self._quiet:
+            say(asking.note, aside=True)
         self._view.begin()
         try:
-            self._follow(ticket, completion)
+            self._follow(asking.ticket, completion)
         finally:
-            ticket.cancel()
+            asking.ticket.cancel()
             self._view.end()
-        self._report(job, completion)
+        self._report(completion)
         return completion
 
     def _follow(self, ticket: Ticket, completion: Completion) -> None:
@@ -135,25 +113,12 @@ class Exchange:
             completion.add(event)
             self._view.show(event)
 
-    def _job(self, session: Session) -> Job:
-        card, manner = self._card, self._manner
-        prompt = render_chat(card, session.conversation)
-        max_tokens = fits(card.context_tokens, len(prompt.ids), None, manner.max_tokens)
-        advice = card.sampling if OPENAI.model_defaults else SamplingChoice()
-        floor = Sampling(repetition_penalty=OPENAI.repetition_penalty)
-        return Job(new_job_id(), prompt, resolve_sampling(manner.sampling, advice, floor=floor), Limits(max_tokens))
-
-    def _report(self, job: Job, completion: Completion) -> None:
-        """The speed line, and why an answer ended early."""
-        finished = completion.finished
-        if finished is None:
-            if completion.failed is None and not self._manner.quiet:
-                say("stopped", aside=True)
+    def _report(self, completion: Completion) -> None:
+        """The speed line."""
+        if self._quiet or completion.failed is not None:
             return
-        if not self._manner.quiet:
-            say(speed_line(finished), aside=True)
-        if finished.reason == "length" and job.limits.max_tokens != self._manner.max_tokens:
-            say(f"the answer was cut: the context window of {self._card.context_tokens} tokens is full")
+        finished = completion.finished
+        say("stopped" if finished is None else speed_line(finished), aside=True)
 
 
 def speed_line(finished: Finished) -> str:
@@ -161,10 +126,15 @@ def speed_line(finished: Finished) -> str:
     usage, timing = finished.usage, finished.timing
     words = {"cancelled": "stopped", "length": "cut at the limit"}
     parts = [words[finished.reason]] if finished.reason in words else []
-    parts += [counted(usage.prompt_tokens, "prompt token"), counted(usage.completion_tokens, "token")]
+    if usage.prompt_tokens or usage.completion_tokens:
+        reused = f" ({usage.cached_tokens} reused)" if usage.cached_tokens else ""
+        parts.append(counted(usage.prompt_tokens, "prompt token") + reused)
+        parts.append(counted(usage.completion_tokens, "token"))
+    else:
+        parts.append("no token counts from this server")
     if rate := timing.decode_rate(usage.completion_tokens):
         parts.append(f"{rate:.1f} tok/s")
-    if usage.completion_tokens:
+    if timing.first_token_s and (usage.completion_tokens or not usage.prompt_tokens):
         parts.append(f"first token after {timing.first_token_s:.2f} s")
     return ", ".join(parts)
 

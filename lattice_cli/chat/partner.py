@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from lattice_cli.chat.manner import Manner
 from lattice_cli.conversation import Turn
 from lattice_cli.engine.worker import Ticket
+from lattice_cli.job import Sampling, SamplingChoice
 
 Thinking = Literal["show", "hide", "off"]
 
@@ -53,6 +54,14 @@ class Partner(Protocol):
     def context_tokens(self) -> int | None:
         """The window; None where a server does not tell."""
 
+    @property
+    def advice(self) -> SamplingChoice:
+        """The sampling that the model recommends."""
+
+    @property
+    def floor(self) -> Sampling | None:
+        """The sampling where neither a person nor the model says anything; None where a server decides."""
+
     def count(self, question: Question) -> Count:
         """The tokens of the prompt that `question` makes. Raises: BadRequest (a template's refusal)."""
 
@@ -72,5 +81,5 @@ class Partner(Protocol):
         Raises: LatticeError.
         """
 
-    def close(self) -> bool:
-        """End it. False when that takes too long to wait for."""
+    def close(self, timeout_s: float) -> bool:
+        """End it. False when it did not end in time."""

@@ -1,0 +1,69 @@
+"""Who answers, opened: the engine of this process or a server, with the model that was asked for or talked to last.
+
+Thread: any (the main thread)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+
+from lattice_cli.chat.engine_partner import EnginePartner, cached_models
+from lattice_cli.console import say
+from lattice_cli.engine.worker import EngineWorker, State
+from lattice_cli.errors import EngineUnavailable
+from lattice_cli.model.card import ModelCard, ModelSource
+from lattice_cli.settings import EngineSettings, Home
+
+LOAD_TICK_S = 0.1
+
+Pump = Callable[[], None]  # called often while there is something to wait for
+
+
+class Loader:
+    """Starts workers and waits for their models, saying so."""
+
+    def __init__(self, home: Home, settings: EngineSettings, *, quiet: bool) -> None:
+        self._home, self._settings, self._quiet = home, settings, quiet
+        self.pump: Pump = lambda: None
+
+    def start(self, source: ModelSource) -> EngineWorker:
+        """A worker that loads `source` from now on."""
+        from lattice_cli.engine.open import open_engine
+
+        worker = EngineWorker(lambda: open_engine(source, self._home, self._settings), self._settings)
+        worker.start()
+        return worker
+
+    def wait(self, worker: EngineWorker, source: ModelSource, *, silent: bool = False) -> ModelCard:
+        """`silent`: whoever waits says so. Raises: what loading raised."""
+        from lattice_cli.console import status
+
+        with nullcontext() if silent or self._quiet else status(f"loading {source.served_id}"):
+            while worker.state is State.LOADING:
+                with suppress(EngineUnavailable):
+                    worker.wait_ready(LOAD_TICK_S)
+                self.pump()
+            card = worker.wait_ready()
+        for note in () if self._quiet else card.notes:
+            say(note)
+        return card
+
+    def partner(self, worker: EngineWorker, source: ModelSource) -> EnginePartner:
+        """The worker's model as a partner, loaded. Other models must lie on this machine: nothing is downloaded in
+        the middle of a talk. Raises: what loading raised.
+        """
+        from lattice_cli.model.locate import locate
+
+        def reopen(other: ModelSource) -> tuple[EngineWorker, ModelCard]:
+            started = self.start(other)
+            return started, self.wait(started, other, silent=True)
+
+        return EnginePartner(
+            worker,
+            self.wait(worker, source),
+            source,
+            find=lambda name: locate(name, self._home),
+            reopen=reopen,
+            names=lambda: cached_models(self._home.models),
+        )

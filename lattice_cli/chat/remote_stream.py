@@ -1,0 +1,250 @@
+"""One streamed answer of an OpenAI-compatible server, as the events that the engine would send.
+
+Servers differ: usage comes with the last chunk, in one of its own, or never; thoughts are `reasoning_content` or
+`reasoning`; chunks may have only a role, or nothing; comments keep a connection alive; some end without `[DONE]`; some
+put an error into the stream. A stream that ends without an end is a failure, never a short answer.
+
+Thread: any (its own thread reads; `begin` and `cancel` are for others)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from sseclient import SSEClient
+
+from lattice_cli.engine.worker import Cancel, Message, Ticket
+from lattice_cli.errors import LatticeError, PromptTooLong
+from lattice_cli.events import Event, Failed, Finished, FinishReason, Piece, Started, Timing, Usage
+from lattice_cli.job import Channel, Job
+
+if TYPE_CHECKING:
+    from lattice_cli.chat.remote import Server
+
+CONNECT_S = 20.0
+TOO_LONG = re.compile(r"context.{0,20}(length|window|size)|exceed.{0,40}context|maximum.{0,20}tokens|n_ctx", re.I)
+REASONS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
+LONGEST_WORDS = 500
+
+
+class RemoteFailed(LatticeError):
+    """A server elsewhere could not be asked, or did not answer properly."""
+
+    code = "remote_failed"
+    status = 502
+    exit_code = 3
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What has come of an answer so far; owned by the reading thread."""
+
+    usage: Usage = field(default_factory=Usage)
+    reason: FinishReason | None = None
+    done: bool = False
+    first_s: float | None = None
+    pieces: int = 0
+
+
+class RemoteStream:
+    """One request. Its ticket gets every event; `Ticket.cancel` closes the connection at once."""
+
+    def __init__(
+        self,
+        server: Server,
+        body: dict[str, Any],
+        job: Job,
+        learn: Callable[[int], None] = lambda prompt_tokens: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server, self._body, self._job, self._learn, self._clock = server, body, job, learn, clock
+        self._lock = threading.Lock()  # guards the end: there is one, whoever brings it
+        self._ended = False
+        self._connection: http.client.HTTPConnection | None = None
+        self._heard = _Heard()
+        self._began_s = clock()
+        self.ticket = Ticket([job], self._message)
+
+    def begin(self) -> Ticket:
+        """Ask, on a thread of its own."""
+        threading.Thread(target=self._read, name="lattice-remote", daemon=True).start()
+        return self.ticket
+
+    def _message(self, message: Message) -> None:
+        if isinstance(message, Cancel):
+            self._end(Finished(self._job.id, "cancelled", self._heard.usage, self._timing()))
+            self._hang_up()
+
+    def _end(self, event: Finished | Failed) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
+            self.ticket.deliver(event)
+
+    def _tell(self, event: Event) -> None:
+        with self._lock:
+            if not self._ended:
+                self.ticket.deliver(event)
+
+    def _hang_up(self) -> None:
+        """Wakes a thread that waits for bytes."""
+        sock = self._connection.sock if self._connection else None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+    # Below: the reading thread.
+
+    def _read(self) -> None:
+        try:
+            self._exchange()
+        except LatticeError as error:
+            self._end(Failed(self._job.id, error))
+        except (OSError, http.client.HTTPException) as error:
+            self._end(Failed(self._job.id, self._broken(error)))
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
+            told = f"the answer of `{self._server.host}` is no OpenAI stream: {error}"
+            self._end(Failed(self._job.id, RemoteFailed(told)))
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+
+    def _exchange(self) -> None:
+        response = self._ask()
+        if response.status == 400 and "stream_options" in self._body and b"stream_options" in (told := response.read()):
+            del self._body["stream_options"]  # an older server: no usage then
+            response = self._ask()
+        elif response.status == 400:
+            raise wrong_status(self._server.host, 400, told)
+        if response.status != 200:
+            raise wrong_status(self._server.host, response.status, response.read())
+        self._tell(Started(self._job.id, 0))
+        if (
+            "json" in (response.headers.get("content-type") or "")
+            and "event-stream" not in response.headers["content-type"]
+        ):
+            self._take(msgspec.json.decode(response.read()))  # a server that does not stream
+            self._heard.done = True
+        else:
+            for event in SSEClient(_arrivals(response)).events():
+                if event.data.strip() == "[DONE]":
+                    self._heard.done = True
+                    break
+                if event.data.strip():
+                    self._take(msgspec.json.decode(event.data), failed=event.event == "error")
+        self._finish()
+
+    def _ask(self) -> http.client.HTTPResponse:
+        """Connect within a time; then wait for as long as reading a prompt takes."""
+        self._connection = self._server.address.connect(CONNECT_S)
+        try:
+            self._connection.connect()
+        except (OSError, http.client.HTTPException) as error:
+            from lattice_cli.chat.remote import unreachable
+
+            raise unreachable(self._server, error) from error
+        assert self._connection.sock is not None
+        self._connection.sock.settimeout(None)
+        self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if self._ended:
+            raise RemoteFailed("cancelled")
+        headers = self._server.headers() | {"accept": "text/event-stream"}
+        self._connection.request(
+            "POST", self._server.path("chat/completions"), msgspec.json.encode(self._body), headers
+        )
+        return self._connection.getresponse()
+
+    def _take(self, chunk: Any, *, failed: bool = False) -> None:
+        """One chunk, of whatever manner. Raises: RemoteFailed, PromptTooLong for an error inside the stream."""
+        if failed or chunk.get("error"):
+            raise wrong_status(self._server.host, 0, msgspec.json.encode(chunk))
+        if isinstance(chunk.get("usage"), dict):
+            self._count(chunk["usage"])
+        for choice in (chunk.get("choices") or ())[:1]:
+            said = choice.get("delta") or choice.get("message") or {}
+            thought = said.get("reasoning_content") or said.get("reasoning") or ""
+            self._piece(Channel.REASONING, thought if isinstance(thought, str) else "")
+            self._piece(Channel.ANSWER, said.get("content") or said.get("refusal") or choice.get("text") or "")
+            if said.get("tool_calls"):
+                raise RemoteFailed(f"`{self._server.host}` calls a tool, and there is none here")
+            if choice.get("finish_reason"):
+                self._heard.reason = REASONS.get(str(choice["finish_reason"]), "stop")
+
+    def _piece(self, channel: Channel, text: str) -> None:
+        if text:
+            self._heard.first_s = self._heard.first_s or self._clock()
+            self._heard.pieces += 1
+            self._tell(Piece(self._job.id, channel, text))
+
+    def _count(self, said: dict[str, Any]) -> None:
+        prompt, answer = said.get("prompt_tokens_details") or {}, said.get("completion_tokens_details") or {}
+        self._heard.usage = Usage(
+            int(said.get("prompt_tokens") or 0),
+            int(said.get("completion_tokens") or 0),
+            int(prompt.get("cached_tokens") or 0),
+            int(answer.get("reasoning_tokens") or 0),
+        )
+
+    def _finish(self) -> None:
+        heard = self._heard
+        if heard.reason is None and not heard.done:
+            raise RemoteFailed(f"the answer of `{self._server.host}` broke off")
+        if heard.usage.prompt_tokens:
+            self._learn(heard.usage.prompt_tokens)
+        self._end(Finished(self._job.id, heard.reason or "stop", heard.usage, self._timing()))
+
+    def _timing(self) -> Timing:
+        if self._heard.first_s is None:
+            return Timing()
+        return Timing(first_token_s=self._heard.first_s - self._began_s, decode_s=self._clock() - self._heard.first_s)
+
+    def _broken(self, error: Exception) -> RemoteFailed:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        return RemoteFailed(f"the connection to `{self._server.host}` broke: {reason}")
+
+
+def wrong_status(host: str, status: int, body: bytes) -> LatticeError:
+    """What a server refuses with, in one sentence; PromptTooLong where that is what it means. `status` 0: it said it
+    in the middle of an answer.
+    """
+    told, code = said_in(body)
+    if status in (0, 400, 413, 500) and (code == "context_length_exceeded" or TOO_LONG.search(told)):
+        return PromptTooLong(f"`{host}` refuses the prompt: {told}")
+    hints = {
+        401: "give its key with `--api-key` or `LATTICE_API_KEY`",
+        403: "give its key with `--api-key` or `LATTICE_API_KEY`",
+        404: "`--url` wants the address with its `/v1`, and `--model` a name that the server lists",
+    }
+    where = f"`{host}` failed in the middle of the answer" if not status else f"`{host}` refuses with status {status}"
+    return RemoteFailed(f"{where}: {told}", hint=hints.get(status), status=status or None)
+
+
+def said_in(body: bytes) -> tuple[str, str | None]:
+    """The message of an error body in any of the usual shapes, on one line, and its code."""
+    code = None
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        said = re.sub(r"<[^>]*>", " ", body[:4000].decode("utf-8", "replace"))
+    while isinstance(said, dict):
+        kind = said.get("code") or said.get("type")
+        code = kind if isinstance(kind, str) else code
+        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
+    text = " ".join(str(said).split())[:LONGEST_WORDS].rstrip(".")
+    return text or "it does not say why", code
+
+
+def _arrivals(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    """The body as it arrives, unlike plain iteration, which waits for whole lines of a buffer."""
+    while data := response.read1(65_536):
+        yield data
