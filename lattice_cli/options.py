@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -46,6 +47,29 @@ ThreadsOption = Annotated[
         help="Threads that compute on a CPU [default: LATTICE_THREADS, else as many as cores are free].",
     ),
 ]
+
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+
+
+def byte_count(text: str) -> int:
+    """A size in bytes, or with a unit of 1024 bytes, its square and so on: 300000, 512M, 1.5GiB."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise typer.BadParameter(f"`{text}` is not a size, such as 512M or 1.5G.")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+CacheBytesOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=byte_count,
+        metavar="SIZE",
+        help="Memory for what was read before, such as 2G [default: a quarter of it all].",
+    ),
+]
+NoPrefixCacheOption = Annotated[bool, typer.Option("--no-prefix-cache", help="Read every prompt anew.")]
 
 
 class LogLevel(StrEnum):

@@ -20,8 +20,8 @@ def choose_cuts(
 ) -> list[int]:
     """Places between `done` (what is read) and the last token of a prompt of `total`, in order.
 
-    `turns` are the places where its turns begin, the last one maybe the reply's; `known` of its tokens another prompt had, too, and there they part.
-    `state_bytes` is what keeping one state takes, as far as is known.
+    `turns` are the places where its turns begin, the last one maybe the reply's; `known` of its tokens another prompt
+    had, too, and there they part. `state_bytes` is what keeping one state takes, as far as is known.
     """
     chosen: list[int] = []
     for place in _wanted(turns, total, known, max(2, budget_bytes // 8 // max(1, state_bytes))):

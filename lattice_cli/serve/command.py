@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lattice_cli.options import (
+    CacheBytesOption,
     KernelsOption,
     LogFormat,
     LogLevel,
     ModelOption,
+    NoPrefixCacheOption,
     ThreadsOption,
     above_zero,
     choose_logging,
@@ -98,6 +100,8 @@ def serve_command(
     prefill_chunk: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 512; 128 on a slow CPU].")
     ] = None,
+    cache_bytes: CacheBytesOption = None,
+    no_prefix_cache: NoPrefixCacheOption = False,
     kernels: KernelsOption = None,
     threads: ThreadsOption = None,
     max_body: Annotated[
@@ -132,7 +136,8 @@ def serve_command(
     from lattice_cli.settings import EngineSettings, read_home
 
     choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format, log_file)
-    engine = EngineSettings(max_rows, max_pending, prefill_chunk, context)
+    kept = 0 if no_prefix_cache else cache_bytes
+    engine = EngineSettings(max_rows, max_pending, prefill_chunk, context, cache_bytes=kept)
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
         max_tokens=max_tokens,
