@@ -23,8 +23,11 @@ MOST_CHARACTERS = 500  # enough for one row
 
 def preview(keys: Sequence[KeyPress]) -> str:
     """The letters of keys; a line break is shown as its sign."""
-    text = ""
+    text, escaped = "", False
     for press in keys:
+        was_escaped, escaped = escaped, press.key == Keys.Escape
+        if was_escaped and len(press.key) == 1:  # Alt and a letter
+            continue
         if press.key in ERASING:
             text = text[:-1]
         elif press.key in ENDING:

@@ -112,6 +112,13 @@ class LiveView:
         self._region.close()
         return bool(self._last_thought)
 
+    def recall(self, text: str) -> None:
+        """Show an answer that was given before."""
+        self.begin()
+        self._any = True
+        self._done = self._splitter.push(harmless(text))
+        self.end()
+
     # Thoughts.
 
     def _think(self, text: str) -> None:

@@ -1,100 +1,98 @@
 """The REPL: read a line, do what it asks, until the user leaves.
 
-Knows actions, the session and the exchange; draws nothing itself. Talk goes to stderr.
+Knows actions, the talk and the line; draws nothing itself. Talk goes to stderr.
 
 Thread: any (the main thread, for signals)
 """
 
 from __future__ import annotations
 
-from lattice_cli.chat.exchange import Exchange, Interrupts, counted
+import time
+from collections.abc import Callable
+
+from lattice_cli.chat.actions import Talk
+from lattice_cli.chat.answers import Answers
+from lattice_cli.chat.attach import with_files
+from lattice_cli.chat.commands import Commands, Screen
+from lattice_cli.chat.exchange import Exchange, Interrupts
 from lattice_cli.chat.line import Line
-from lattice_cli.chat.repl import (
-    Action,
-    Ask,
-    Help,
-    Leave,
-    Nothing,
-    Reset,
-    SetSystem,
-    ShowSystem,
-    Unknown,
-    help_lines,
-    read,
-)
-from lattice_cli.chat.session import Session
+from lattice_cli.chat.repl import Action, Ask, Do, Leave, Nothing, Unknown, read
 from lattice_cli.console import fail, say
-from lattice_cli.errors import LatticeError, PromptTooLong
+from lattice_cli.errors import LatticeError
+
+TWICE_S = 2.0  # a second Ctrl-C within this time leaves
 
 
 class Repl:
-    """Messages and commands until the user leaves. Owns the session."""
+    """Messages and commands until the user leaves."""
 
-    def __init__(self, exchange: Exchange, line: Line, interrupts: Interrupts, session: Session) -> None:
-        self._exchange = exchange
+    def __init__(
+        self,
+        talk: Talk,
+        exchange: Exchange,
+        line: Line,
+        interrupts: Interrupts,
+        screen: Screen,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._talk = talk
+        self._answers = Answers(talk, exchange, line, interrupts)
+        self._commands = Commands(talk, self._answers, line, screen)
         self._line = line
         self._interrupts = interrupts
-        self._session = session
+        self._clock = clock
+        self._interrupted_s: float | None = None
+        self._draft = ""
 
     def run(self) -> None:
-        """Read and do, until Ctrl-D or `/exit`."""
-        while True:
+        """Read and do, until Ctrl-D, `/exit` or the second Ctrl-C."""
+        self._line.offer(self._commands.words)
+        self._commands.recall()
+        while self._interrupts.count < 2:
             try:
-                action = read(self._line.read())
+                action = self._read()
             except EOFError:
                 return
             except KeyboardInterrupt:
-                say("Ctrl-D or /exit leaves")
+                if self._twice():
+                    return
+                say("Ctrl-C again, Ctrl-D or /exit leaves")
                 continue
             if isinstance(action, Leave):
                 return
-            self._do(action)
+            try:
+                self._do(action)
+            except LatticeError as error:
+                fail(error)
+            self._interrupted_s = self._clock() if self._interrupts.count else None
+
+    def _read(self) -> Action:
+        draft = "" if self._line.ahead() else self._draft
+        self._interrupts.clear()
+        self._draft = ""
+        return read(self._line.read(draft))
+
+    def _twice(self) -> bool:
+        now_s, before_s = self._clock(), self._interrupted_s
+        self._interrupted_s = now_s
+        return before_s is not None and now_s - before_s < TWICE_S
 
     def _do(self, action: Action) -> None:
         match action:
-            case Ask(text):
-                self._ask(text)
-            case Help():
-                for row in help_lines():
-                    say(row)
-            case Reset():
-                self._reset()
-            case ShowSystem():
-                say(f"system prompt: {self._session.system}" if self._session.system else "there is no system prompt")
-            case SetSystem(text):
-                self._session = self._session.told(text)
-                say(f"system prompt {'set' if text else 'taken away'}, from the next message on; /reset starts afresh")
+            case Ask(text, plain):
+                self._ask(text, plain)
+            case Do(name, rest):
+                self._commands.do(name, rest)
             case Unknown(message, hint):
                 fail(LatticeError(message, hint=hint))
             case Nothing() | Leave():
                 return
 
-    def _ask(self, text: str) -> None:
-        """Ask and keep what was answered, partial or not. A message without any answer is not kept."""
-        asked = self._session.asked(text)
-        self._interrupts.clear()
-        try:
-            completion = self._exchange.answer(asked)
-        except PromptTooLong as error:
-            fail(PromptTooLong(error.message, hint="send a shorter message, or forget the conversation with `/reset`"))
-            return
-        except LatticeError as error:
-            fail(error)
-            return
-        finally:
-            if self._interrupts.count:
-                self._line.discard()
-        if completion.failed is not None:
-            fail(completion.failed.error)
-        if completion.answer.strip():
-            self._session = asked.answered(completion.answer)
-        elif completion.failed is None:
-            say("there was no answer, so your message is not kept (Up brings it back)")
-
-    def _reset(self) -> None:
-        count = counted(self._session.questions, "message")
-        kept = (
-            "system prompt, screen and input history stay" if self._session.system else "screen and input history stay"
-        )
-        self._session = self._session.reset()
-        say(f"forgotten: {count} and the answers; {kept}")
+    def _ask(self, text: str, plain: frozenset[str]) -> None:
+        """A message that could not be sent comes back to the line, to be changed."""
+        self._draft = text
+        message, files = with_files(text, plain)
+        for file in files:
+            say(f"with `{file.name}`, {len(file.text):,} characters", aside=True)
+        if self._answers.hear(lambda: self._talk.ask(message)):
+            self._draft = ""

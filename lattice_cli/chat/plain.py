@@ -7,23 +7,28 @@ Thread: any
 
 from __future__ import annotations
 
-from typing import TextIO
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
 
 from lattice_cli.console import is_live, is_terminal
 from lattice_cli.events import Event, Piece
 from lattice_cli.harmless import harmless
 from lattice_cli.job import Channel
 
+if TYPE_CHECKING:
+    from lattice_cli.chat.partner import Thinking
+
 
 class PlainView:
     """Answers as they come on `stream`, each without line breaks round it and with one at its end.
 
-    Thoughts go to `talk`, where that is a terminal. A terminal is given no control characters; a file or
-    a pipe gets the exact text.
+    Thoughts go to `talk`, where that is a terminal and `thinking` says so. A terminal is given no control characters; a
+    file or a pipe gets the exact text.
     """
 
-    def __init__(self, stream: TextIO, talk: TextIO | None) -> None:
+    def __init__(self, stream: TextIO, talk: TextIO | None, thinking: Callable[[], Thinking] = lambda: "show") -> None:
         self._stream = stream
+        self._thinking = thinking
         self._talk = talk if is_terminal(talk) else None
         self._clean = is_terminal(stream)
         self.begin()
@@ -40,8 +45,10 @@ class PlainView:
             return
         if event.channel is Channel.ANSWER:
             self._answer(event.text)
-        elif self._talk is not None:
+        elif self._talk is not None and self._thinking() == "show":
             self._think(event.text, self._talk)
+        else:
+            return
         self._channel = event.channel
 
     def tick(self) -> None:
@@ -53,6 +60,16 @@ class PlainView:
             self._end_thought()
         self._stream.write("\n")
         self._stream.flush()
+
+    def unfold(self) -> bool:
+        """Thoughts were shown whole as they came."""
+        return False
+
+    def recall(self, text: str) -> None:
+        """Show an answer that was given before, where that is not what a file is to hold."""
+        if self._clean:
+            self._stream.write(harmless(text) + "\n")
+            self._stream.flush()
 
     def _answer(self, text: str) -> None:
         if self._channel is Channel.REASONING:

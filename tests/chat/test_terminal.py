@@ -48,11 +48,11 @@ def test_an_answer_stands_under_its_question_with_its_speed_below(tmp_path: Path
 
 
 def test_ctrl_c_in_an_answer_stops_it_and_keeps_session_and_text(tmp_path: Path) -> None:
-    """Report 124: Ctrl-C during an answer ended the chat. Twice, fast, is the same."""
+    """Report 124: Ctrl-C during an answer ended the chat."""
     with opened(tmp_path) as talk:
         talk.line("hang")
         talk.sees("Partial answer")
-        talk.send("\x03\x03")
+        talk.send("\x03")
         talk.sees("stopped, ")
         talk.line("Hi")
         talk.sees("Hello there.")
@@ -62,6 +62,50 @@ def test_ctrl_c_in_an_answer_stops_it_and_keeps_session_and_text(tmp_path: Path)
         # a byte a token: the stopped question (32), the partial answer (47), "Hi" (30), the open turn (22)
         assert rows[-3].split(", ")[:2] == ["131 prompt tokens", "3 tokens"]
         talk.line("/exit")
+        assert talk.ends() == 0
+
+
+def test_ctrl_c_twice_in_an_answer_leaves_and_what_came_is_kept(tmp_path: Path) -> None:
+    """Report 124: stops first, leaves then; a session that goes on has the partial answer."""
+    with opened(tmp_path) as talk:
+        talk.line("hang")
+        talk.sees("Partial answer")
+        talk.send("\x03")
+        talk.sees("stopped, ")
+        talk.at_prompt()
+        talk.send("\x03")
+        assert talk.ends() == 0
+        assert talk.echoes()
+        assert talk.terminal.cursor_shown
+    with opened(tmp_path, "--continue") as talk:
+        talk.sees("> hang\nPartial answer")
+        talk.line("Hi")
+        talk.sees("131 prompt tokens")
+
+
+def test_ctrl_c_in_a_thought_stops_it_and_says_so(tmp_path: Path) -> None:
+    """Report 124. There is no answer to keep then, and what to do is said."""
+    reply = {"when": "hang", "tokens": ["<think>", "Let me ", "see."], "then": "hang"}
+    model = script(tmp_path, reply, HELLO, think=["<think>", "</think>"])
+    with Talk(tmp_path / "home", "--model", model) as talk:
+        talk.line("hang")
+        talk.sees("│ Let me see.")
+        talk.send("\x03")
+        talk.sees(", and was stopped")
+        talk.sees("the thought was cut before an answer; /continue goes on with it")
+        talk.line("Hi")
+        talk.sees("Hello there.")
+        assert "│" not in "".join(talk.rows())
+
+
+def test_ctrl_c_twice_while_the_prompt_is_read_leaves(tmp_path: Path) -> None:
+    with opened(tmp_path) as talk:
+        talk.line("long")
+        talk.sees("reading the prompt")
+        talk.send("\x03")
+        talk.sees("there was no answer")
+        talk.at_prompt()
+        talk.send("\x03")
         assert talk.ends() == 0
 
 
@@ -85,9 +129,14 @@ def test_ctrl_c_at_the_prompt_clears_the_line(tmp_path: Path) -> None:
         talk.send("\x03")
         talk.at_prompt()
         talk.send("\x03")
-        talk.sees("Ctrl-D or /exit leaves")
+        talk.sees("Ctrl-C again, Ctrl-D or /exit leaves")
         talk.line("Hi")
         talk.sees("52 prompt tokens, 3 tokens")
+        talk.at_prompt()
+        talk.send("half\x03\x03")
+        talk.sees("Ctrl-C again", 2)
+        talk.send("\x03")
+        assert talk.ends() == 0
 
 
 def test_ctrl_d_leaves_only_from_an_empty_line(tmp_path: Path) -> None:
@@ -210,7 +259,10 @@ def test_reset_forgets_the_conversation_and_keeps_the_system_prompt(tmp_path: Pa
         talk.sees("91 prompt tokens", 2)
         rows = talk.rows()
         assert [row.split(" ")[0] for row in rows if "prompt tokens" in row] == ["91", "176", "91"]
-        assert "forgotten: 2 messages and the answers; system prompt, screen and input history stay" in " ".join(rows)
+        said = (
+            "forgotten: 2 messages and the answers; system prompt, screen and input history, and the saved session stay"
+        )
+        assert said in " ".join(rows)
 
 
 def test_commands_answer_on_the_screen(tmp_path: Path) -> None:
@@ -224,7 +276,29 @@ def test_commands_answer_on_the_screen(tmp_path: Path) -> None:
         assert "> /system\nsystem prompt: Be brief.\n" in text
         assert "error: `/halp` is not a command\n\nhint: did you mean `/help`?" in text
         assert "\nsystem prompt taken away, from the next message on; /reset starts afresh\n" in text
-        assert "\n/help, /?           show this\n" in text
+        assert "\n/help, /?               show this\n" in text
+
+
+SYSTEM_LINES = '/system """\rone\r/exit\rtwo"""'
+
+
+def test_a_block_and_a_double_slash(tmp_path: Path) -> None:
+    """Report 133: inside a block there is no new prompt, and nothing in it is a command."""
+    with opened(tmp_path) as talk:
+        talk.at_prompt()
+        talk.send('"""ECHO\r/exit\rend')
+        talk.sees('> """ECHO\n  /exit\n  end')
+        talk.send('"""')
+        talk.enter()
+        talk.sees("seen")
+        talk.line("//ECHO")
+        talk.sees("seen", 2)
+        talk.at_prompt()
+        talk.send(SYSTEM_LINES)
+        talk.enter()
+        talk.sees("system prompt set")
+        talk.line("/system")
+        talk.sees("system prompt: one\n/exit\ntwo")
 
 
 def test_a_prompt_over_the_window_is_refused_with_both_numbers_and_the_chat_goes_on(tmp_path: Path) -> None:
@@ -232,7 +306,9 @@ def test_a_prompt_over_the_window_is_refused_with_both_numbers_and_the_chat_goes
     with opened(tmp_path) as talk:
         for number in range(10):
             talk.line("long " + "x" * 2000)
-            talk.sees("hint: send a shorter message, or forget the conversation with `/reset`", number + 1)
+            talk.sees("hint: send a shorter message", number + 1)
+            talk.until(lambda: talk.rows()[-1].endswith("xxx"), "message that can be made shorter")
+            talk.send("\x03")
         talk.line("Hi")
         talk.sees("52 prompt tokens, 3 tokens")
         text = "".join("".join(talk.rows()).split())
@@ -303,7 +379,7 @@ def test_ctrl_c_at_a_dumb_prompt_keeps_the_chat(tmp_path: Path) -> None:
         talk.send("half")
         talk.sees("> half")
         talk.send("\x03")
-        talk.sees("Ctrl-D or /exit leaves")
+        talk.sees("Ctrl-C again, Ctrl-D or /exit leaves")
         talk.line("two\nrows ECHO")
         talk.sees("seen")
 

@@ -153,7 +153,15 @@ def test_control_characters_of_a_model_steer_no_terminal() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["\x1b]0;title\x07", "\x1b]52;c;aGk=\x1b\\", "\x9d0;title\x9c", "\x1bP1$r\x1b\\", "a\u202eb", "a\u2067b\u2069", "\u2028"],
+    [
+        "\x1b]0;title\x07",
+        "\x1b]52;c;aGk=\x1b\\",
+        "\x9d0;title\x9c",
+        "\x1bP1$r\x1b\\",
+        "a\u202eb",
+        "a\u2067b\u2069",
+        "\u2028",
+    ],
 )
 def test_titles_clipboards_and_turned_text_are_steered_by_no_model(text: str) -> None:
     """OSC, also as one C1 character; DCS; and marks that make code read as what it is not."""
