@@ -1,0 +1,73 @@
+"""What keys do on the input line, beyond what prompt_toolkit's emacs keys do.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import has_focus
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+
+from lattice_cli.chat.attach import at_words
+from lattice_cli.chat.typed import Typed, block_open
+
+
+class Pastes:
+    """What was pasted into the line that is being edited."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """A new line."""
+        self._first = ""
+        self._plain: frozenset[str] = frozenset()
+
+    def take(self, text: str, *, at_start: bool) -> None:
+        """Note a paste. One of several lines at the start of a line makes it a message."""
+        self._plain |= at_words(text)
+        if at_start and "\n" in text.strip("\n"):
+            self._first = text.rstrip("\n")
+
+    def typed(self, text: str) -> Typed:
+        """The finished line, with what is known of its pastes."""
+        return Typed(text, bool(self._first) and text.startswith(self._first), self._plain)
+
+
+def line_keys(pastes: Pastes) -> KeyBindings:
+    """Enter sends, but in an open block or on a path that is being completed; Alt-Enter is a new line."""
+    keys = KeyBindings()
+    typing = has_focus(DEFAULT_BUFFER)
+
+    @keys.add("enter", filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        state = buffer.complete_state
+        if state is not None and state.current_completion is not None and not buffer.text.startswith("/"):
+            buffer.complete_state = None
+        elif block_open(buffer.text) and not pastes.typed(buffer.text).pasted:
+            buffer.newline(copy_margin=False)
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter", filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline(copy_margin=False)
+
+    @keys.add("c-c", filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        if not event.current_buffer.text:
+            event.app.exit(exception=KeyboardInterrupt())
+        pastes.clear()
+        event.current_buffer.reset()
+
+    @keys.add(Keys.BracketedPaste, filter=typing)
+    def _(event: KeyPressEvent) -> None:
+        text = event.data.replace("\r\n", "\n").replace("\r", "\n")
+        buffer = event.current_buffer
+        pastes.take(text, at_start=not buffer.document.text_before_cursor.strip())
+        buffer.insert_text(text)
+
+    return keys
