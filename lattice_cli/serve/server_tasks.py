@@ -11,6 +11,7 @@ from typing import Any
 
 from waitress.parser import HTTPRequestParser
 from waitress.task import ErrorTask, WSGITask
+from waitress.utilities import BadRequest as MalformedRequest
 from waitress.utilities import RequestEntityTooLarge
 
 from lattice_cli.errors import BadRequest, LatticeError, Unauthorized
@@ -30,7 +31,11 @@ class Parser(HTTPRequestParser):
     _asked = False
 
     def received(self, data: bytes) -> int:
-        consumed = super().received(data)
+        try:
+            consumed = super().received(data)
+        except ValueError:
+            # UPSTREAM: waitress 3.0.2 gives a length of 5,000 digits to int(), which refuses more than 4,300.
+            consumed, self.error, self.completed = len(data), MalformedRequest(""), True
         if self._unwelcome() or (self.error is None and self._over()):
             self.error = RequestEntityTooLarge("")
             self.completed = True
