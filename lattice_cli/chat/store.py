@@ -14,14 +14,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from lattice_cli.chat.session import Session
 from lattice_cli.conversation import TextPart, Turn
 from lattice_cli.errors import LatticeError
+
+Result = TypeVar("Result")
 
 BUSY_S = 10.0
 # How the file came to be as it is: `PRAGMA user_version` says how many of these it has seen. Never change one, add one.
@@ -39,6 +42,12 @@ STEPS = (
     ) WITHOUT ROWID;
     CREATE INDEX latest ON sessions (updated_s);
     """,
+)
+FACTS = "id, revision, name, title, model, url, system, summary, forgotten"
+TURNS = "SELECT role, text, reasoning FROM turns WHERE session = ? ORDER BY position"
+LIST = (
+    "SELECT s.id, s.name, s.title, s.model, (SELECT count(*) FROM turns t WHERE t.session = s.id AND t.role = 'user'), "
+    "s.updated_s FROM sessions s ORDER BY s.updated_s DESC, s.id DESC LIMIT ?"
 )
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
@@ -90,19 +99,18 @@ class Store:
 
         Whoever finds another `id` in what comes back has had that happen. Raises: StoreFailed.
         """
-        for _ in range(2):
-            with self._transaction() as run:
-                if run is not None:
-                    return self._written(run, saved, session, model, url, name)
-            saved = None  # the file was damaged and is a new one now
-        raise StoreFailed(f"`{self._path}` is damaged again and again")
+        facts = Saved(0, 0, name, title_of(session), model, url, session)
+        written = self._try(lambda run: _written(run, saved, facts, self._clock()))
+        if written is None:  # what was there is set aside; all of the talk goes into a new file
+            written = self._try(lambda run: _written(run, None, facts, self._clock()))
+        if written is None:
+            raise StoreFailed(f"`{self._path}` is damaged again and again")
+        return written
 
     def rename(self, saved: Saved, name: str) -> Saved:
         """Raises: StoreFailed, also where another session has that name."""
-        with self._transaction() as run:
-            if run is not None:
-                run.execute("UPDATE sessions SET name = ? WHERE id = ?", (name, saved.id))
-        return Saved(saved.id, saved.revision, name, saved.title, saved.model, saved.url, saved.session)
+        self._try(lambda run: run.execute("UPDATE sessions SET name = ? WHERE id = ?", (name, saved.id)))
+        return replace(saved, name=name)
 
     def find(self, name: str) -> Saved | None:
         """By its name, else by its number."""
@@ -115,15 +123,8 @@ class Store:
 
     def listed(self, most: int = 50) -> Sequence[Listed]:
         """The latest first."""
-        with self._transaction() as run:
-            if run is None:
-                return ()
-            rows = run.execute(
-                "SELECT s.id, s.name, s.title, s.model, s.updated_s, (SELECT count(*) FROM turns t WHERE "
-                "t.session = s.id AND t.role = 'user') FROM sessions s ORDER BY s.updated_s DESC, s.id DESC LIMIT ?",
-                (most,),
-            ).fetchall()
-        return [Listed(row[0], row[1], row[2], row[3], row[5], row[4]) for row in rows]
+        rows = self._try(lambda run: run.execute(LIST, (most,)).fetchall())
+        return [Listed(*row) for row in rows or ()]
 
     def close(self) -> None:
         """Idempotent; the next use opens it again."""
@@ -132,82 +133,37 @@ class Store:
                 self._open.close()
             self._open = None
 
-    def _written(
-        self,
-        run: sqlite3.Connection,
-        saved: Saved | None,
-        session: Session,
-        model: str,
-        url: str | None,
-        name: str | None,
-    ) -> Saved:
-        now_s, kept = self._clock(), 0
-        if saved is not None:
-            changed = run.execute(
-                "UPDATE sessions SET model = ?, url = ?, system = ?, summary = ?, forgotten = ?, updated_s = ?, "
-                "revision = revision + 1 WHERE id = ? AND revision = ?",
-                (model, url, session.system, session.summary, session.forgotten, now_s, saved.id, saved.revision),
-            ).rowcount
-            saved = saved if changed else None
-        if saved is not None:
-            number, revision, name, title = saved.id, saved.revision + 1, saved.name, saved.title
-            pairs = zip(saved.session.turns, session.turns, strict=False)
-            shorter = min(len(saved.session.turns), len(session.turns))
-            kept = next((at for at, (old, new) in enumerate(pairs) if old != new), shorter)
-            run.execute("DELETE FROM turns WHERE session = ? AND position >= ?", (number, kept))
-        else:
-            title, revision = title_of(session), 1
-            taken = name is not None and run.execute("SELECT 1 FROM sessions WHERE name = ?", (name,)).fetchone()
-            name = None if taken else name
-            cursor = run.execute(
-                "INSERT INTO sessions (name, title, model, url, system, summary, forgotten, created_s, updated_s) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (name, title, model, url, session.system, session.summary, session.forgotten, now_s, now_s),
-            )
-            number = int(cursor.lastrowid or 0)
-        run.executemany(
-            "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",
-            [
-                (number, at, turn.role, _storable(turn.text), turn.reasoning and _storable(turn.reasoning))
-                for at, turn in enumerate(session.turns)
-            ][kept:],
-        )
-        return Saved(number, revision, name, title, model, url, session)
-
     def _read(self, where: str, values: tuple[object, ...]) -> Saved | None:
-        with self._transaction() as run:
-            if run is None:
-                return None
-            row = run.execute(
-                f"SELECT id, revision, name, title, model, url, system, summary, forgotten FROM sessions WHERE {where}",
-                values,
-            ).fetchone()
+        def read(run: sqlite3.Connection) -> Saved | None:
+            row = run.execute(f"SELECT {FACTS} FROM sessions WHERE {where}", values).fetchone()
             if row is None:
                 return None
-            turns = run.execute(
-                "SELECT role, text, reasoning FROM turns WHERE session = ? ORDER BY position", (row[0],)
-            ).fetchall()
-        said = tuple(Turn(r, (TextPart(text),) if text else (), reasoning=thought) for r, text, thought in turns)
-        number, revision, name, title, model, url, system, summary, forgotten = row
-        return Saved(number, revision, name, title, model, url, Session(system, said, forgotten, summary))
+            number, revision, name, title, model, url, system, summary, forgotten = row
+            said = run.execute(TURNS, (number,)).fetchall()
+            turns = tuple(Turn(role, (TextPart(text),) if text else (), reasoning=why) for role, text, why in said)
+            return Saved(number, revision, name, title, model, url, Session(system, turns, forgotten, summary))
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection | None]:
-        """All or nothing, with nobody between. None: the file was damaged and has been set aside."""
+        return self._try(read)
+
+    def _try(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
+        """All of `work` or nothing, with nobody between. None: the file was damaged and is set aside.
+
+        Raises: StoreFailed.
+        """
         try:
             run = self._connection()
             run.execute("BEGIN IMMEDIATE")
+            try:
+                result = work(run)
+                run.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    run.execute("ROLLBACK")
+                raise
         except sqlite3.Error as error:
             self._failed(error)
-            yield None
-            return
-        try:
-            yield run
-            run.execute("COMMIT")
-        except sqlite3.Error as error:
-            with suppress(sqlite3.Error):
-                run.execute("ROLLBACK")
-            self._failed(error)
+            return None
+        return result
 
     def _connection(self) -> sqlite3.Connection:
         if self._open is None:
@@ -258,6 +214,45 @@ class Store:
             raise StoreFailed("there is a session of that name already", hint="`/load NAME` opens it") from error
         reason = "another process holds it" if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else str(error)
         raise StoreFailed(f"the sessions in `{self._path}` cannot be used: {reason}") from error
+
+
+def _written(run: sqlite3.Connection, before: Saved | None, facts: Saved, now_s: float) -> Saved:
+    """Over `before` where its revision is still the one that was read, else as a new session; only turns that differ
+    are written.
+    """
+    session, kept = facts.session, 0
+    system, summary = session.system and _storable(session.system), session.summary and _storable(session.summary)
+    told = (facts.model, facts.url, system, summary, session.forgotten, now_s)
+    if (
+        before is not None
+        and run.execute(
+            "UPDATE sessions SET model = ?, url = ?, system = ?, summary = ?, forgotten = ?, updated_s = ?, "
+            "revision = revision + 1 WHERE id = ? AND revision = ?",
+            (*told, before.id, before.revision),
+        ).rowcount
+    ):
+        written = replace(facts, id=before.id, revision=before.revision + 1, name=before.name, title=before.title)
+        pairs = list(zip(before.session.turns, session.turns, strict=False))
+        kept = next((at for at, (old, new) in enumerate(pairs) if old != new), len(pairs))
+        run.execute("DELETE FROM turns WHERE session = ? AND position >= ?", (before.id, kept))
+    else:
+        taken = run.execute("SELECT 1 FROM sessions WHERE name = ?", (facts.name,)).fetchone()
+        written = replace(facts, revision=1, name=None if taken else facts.name)
+        number = run.execute(
+            "INSERT INTO sessions (model, url, system, summary, forgotten, updated_s, created_s, name, title) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*told, now_s, written.name, written.title),
+        ).lastrowid
+        written = replace(written, id=int(number or 0))
+    run.executemany(
+        "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",
+        [
+            (written.id, at, turn.role, _storable(turn.text), turn.reasoning and _storable(turn.reasoning))
+            for at, turn in enumerate(session.turns)
+            if at >= kept
+        ],
+    )
+    return written
 
 
 def private_file(path: Path) -> None:
