@@ -70,6 +70,7 @@ class RemoteStream:
         self._lock = threading.Lock()  # guards the end: there is one, whoever brings it
         self._ended = False
         self._connection: http.client.HTTPConnection | None = None
+        self._sock: socket.socket | None = None  # the connection forgets it where an answer ends with it
         self._heard = _Heard()
         self._began_s = clock()
         self.ticket = Ticket([job], self._message)
@@ -98,10 +99,9 @@ class RemoteStream:
 
     def _hang_up(self) -> None:
         """Wakes a thread that waits for bytes."""
-        sock = self._connection.sock if self._connection else None
-        if sock is not None:
+        if self._sock is not None:
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                self._sock.shutdown(socket.SHUT_RDWR)
 
     # Below: the reading thread.
 
@@ -153,9 +153,10 @@ class RemoteStream:
             from lattice_cli.chat.remote import unreachable
 
             raise unreachable(self._server, error) from error
-        assert self._connection.sock is not None
-        self._connection.sock.settimeout(None)
-        self._connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sock = self._connection.sock
+        assert self._sock is not None
+        self._sock.settimeout(None)
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._ended:
             raise RemoteFailed("cancelled")
         headers = self._server.headers() | {"accept": "text/event-stream"}

@@ -1,0 +1,385 @@
+"""Servers elsewhere, of all manners, on real sockets: the same events come from each.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from lattice_cli.chat.actions import Talk
+from lattice_cli.chat.manner import Manner
+from lattice_cli.chat.remote import RemotePartner, open_remote, read_server
+from lattice_cli.chat.remote_stream import RemoteFailed, said_in
+from lattice_cli.chat.session import Session
+from lattice_cli.chat.window import WindowFull
+from lattice_cli.engine.completion import Completion
+from lattice_cli.errors import UsageError
+from lattice_cli.events import Piece, Started, Usage
+from tests.chat.desk import heard
+from tests.chat.foreign import DONE, Foreign, chunk, data, foreign
+from tests.serve.stage import HANG, eventually, served
+
+pytestmark = pytest.mark.wire
+
+OPENER = data({"choices": [{"index": 0, "delta": {"role": "assistant", "content": None}, "finish_reason": None}]})
+PROPS = {"default_generation_settings": {"n_ctx": 2048}}
+USAGE = {
+    "prompt_tokens": 9,
+    "completion_tokens": 2,
+    "prompt_tokens_details": {"cached_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 1},
+}
+
+
+def partner(
+    server: Foreign, model: str | None = None, key: str | None = None, context: int | None = None
+) -> RemotePartner:
+    return open_remote(read_server(server.url, key), model, context)
+
+
+def asked(*frames: bytes, **how: Any) -> Completion:
+    """What comes of one question."""
+    with foreign(*frames, **how) as server:
+        talk = Talk(partner(server))
+        asking = talk.ask("Hi")
+        completion = Completion(asking.job_id)
+        while not asking.ticket.done:
+            event = asking.ticket.next(10)
+            assert event is not None
+            completion.add(event)
+    return completion
+
+
+def test_a_stream_of_openais_manner() -> None:
+    """A role first, usage in a chunk of its own, `[DONE]`."""
+    usage = data({"choices": [], "usage": USAGE})
+    done = asked(OPENER, chunk("Hel"), chunk("lo"), chunk(finish="stop"), usage, DONE)
+    assert (done.answer, done.reasoning) == ("Hello", "")
+    assert done.finished is not None
+    assert (done.finished.reason, done.finished.usage) == ("stop", Usage(9, 2, 4, 1))
+    assert done.finished.timing.first_token_s > 0
+
+
+def test_a_stream_of_llama_servers_manner() -> None:
+    """Thoughts as `reasoning_content`, timings beside the last chunk, usage with it, lines that end with CRLF."""
+    thought = data({"choices": [{"index": 0, "delta": {"reasoning_content": "Hm."}, "finish_reason": None}]})
+    last = chunk(finish="stop", usage={"prompt_tokens": 9, "completion_tokens": 3}, timings={"predicted_ms": 5})
+    done = asked(*(part.replace(b"\n\n", b"\r\n\r\n") for part in (OPENER, thought, chunk("Yes."), last, DONE)))
+    assert (done.reasoning, done.answer) == ("Hm.", "Yes.")
+    assert done.finished is not None and done.finished.usage == Usage(9, 3)
+
+
+def test_a_stream_of_ollamas_manner() -> None:
+    """Thoughts as `reasoning`, an empty text beside them, a role in each chunk, and never a usage."""
+
+    def said(**delta: Any) -> bytes:
+        finish = delta.pop("finish", None)
+        return data({"choices": [{"index": 0, "delta": {"role": "assistant", **delta}, "finish_reason": finish}]})
+
+    done = asked(
+        said(content="", reasoning="Hm"), said(content="Yes"), said(content="."), said(content="", finish="stop"), DONE
+    )
+    assert (done.reasoning, done.answer) == ("Hm", "Yes.")
+    assert done.finished is not None and done.finished.usage == Usage()
+
+
+def test_keep_alives_and_empty_chunks_are_nothing() -> None:
+    noise = (b": OPENROUTER PROCESSING\n\n", b"event: ping\ndata:\n\n", data({"choices": []}), data({"object": "x"}))
+    done = asked(*noise, OPENER, *noise, chunk("Hi"), *noise, chunk(finish="stop"), DONE)
+    assert done.answer == "Hi" and done.finished is not None
+
+
+@pytest.mark.parametrize("end", [(), (DONE,)])
+def test_a_stream_may_end_without_done_or_without_a_reason(end: tuple[bytes, ...]) -> None:
+    last = () if end else (chunk(finish="length"),)
+    done = asked(chunk("Hi"), *last, *end)
+    assert done.finished is not None and done.finished.reason == ("stop" if end else "length")
+
+
+def test_a_stream_that_breaks_off_is_a_failure_and_never_a_short_answer() -> None:
+    done = asked(chunk("Half an ans"))
+    assert done.answer == "Half an ans"
+    assert done.failed is not None and done.failed.error.message.endswith("broke off")
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        data({"error": {"message": "out of memory.", "code": 500}}),
+        data({"error": "out of memory"}),
+        b'event: error\ndata: {"message": "out of memory", "type": "server_error"}\n\n',
+    ],
+)
+def test_an_error_in_the_stream_is_one_sentence(frame: bytes) -> None:
+    done = asked(chunk("Half"), frame)
+    assert done.failed is not None and done.answer == "Half"
+    assert done.failed.error.message.endswith("failed in the middle of the answer: out of memory")
+
+
+def test_a_stream_that_is_none_is_one_sentence() -> None:
+    done = asked(b"data: {nonsense\n\n")
+    assert done.failed is not None and "is no OpenAI stream" in done.failed.error.message
+    done = asked(data([1, 2]))
+    assert done.failed is not None and "is no OpenAI stream" in done.failed.error.message
+
+
+def test_a_server_that_does_not_stream_is_heard_too() -> None:
+    body = {
+        "choices": [{"message": {"content": "Hi", "reasoning_content": "Hm"}, "finish_reason": "stop"}],
+        "usage": USAGE,
+    }
+    done = asked(json.dumps(body).encode(), kind="application/json")
+    assert (done.answer, done.reasoning) == ("Hi", "Hm")
+    assert done.finished is not None and done.finished.usage.prompt_tokens == 9
+
+
+def test_letters_cut_between_packets_come_whole() -> None:
+    whole = (
+        b"data: "
+        + json.dumps(
+            {"choices": [{"delta": {"content": "naïve 😀"}, "finish_reason": "stop"}]}, ensure_ascii=False
+        ).encode()
+        + b"\n\n"
+    )
+    done = asked(*(whole[at : at + 1] for at in range(len(whole))), DONE)
+    assert done.answer == "naïve 😀"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "sentence", "hint"),
+    [
+        (
+            401,
+            b'{"error": {"message": "Incorrect API key provided."}}',
+            "status 401: Incorrect API key provided",
+            "--api-key",
+        ),
+        (404, b'{"detail": "model not found"}', "status 404: model not found", "--url"),
+        (502, b"<html><h1>Bad Gateway</h1></html>", "status 502: Bad Gateway", None),
+        (500, b"", "status 500: it does not say why", None),
+    ],
+)
+def test_a_refusal_is_one_sentence(status: int, body: bytes, sentence: str, hint: str | None) -> None:
+    done = asked(body, status=status, kind="application/json")
+    assert done.failed is not None
+    error = done.failed.error
+    assert error.message.endswith(sentence) and "\n" not in error.message
+    assert (hint or "") in (error.hint or "")
+
+
+def test_what_is_asked_is_what_was_chosen_and_no_more() -> None:
+    """The server's own defaults hold where nobody chose."""
+    with foreign(chunk("x", "stop"), DONE) as server:
+        talk = Talk(partner(server, key="secret"), Session("Be brief."))
+        heard(talk, talk.ask("Hi"))
+        talk.set("top_k", "5")
+        talk.set("max_tokens", "9")
+        talk.think("off")
+        heard(talk, talk.ask("And?"))
+        plain, chosen = server.asked
+        assert plain == {
+            "model": "first",
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        assert (chosen["top_k"], chosen["max_tokens"], chosen["reasoning_effort"]) == (5, 9, "none")
+        assert [message["role"] for message in chosen["messages"]] == ["system", "user", "assistant", "user"]
+        assert server.headers[-1]["authorization"] == "Bearer secret"
+        assert server.paths == ["/v1/models", "/v1/chat/completions", "/v1/chat/completions"]
+
+
+def test_a_schema_is_a_response_format() -> None:
+    with foreign(chunk("{}", "stop"), DONE) as server:
+        talk = Talk(partner(server), schema='{"type": "object"}')
+        heard(talk, talk.ask("Hi"))
+        (body,) = server.asked
+    schema = {"name": "answer", "strict": True, "schema": {"type": "object"}}
+    assert body["response_format"] == {"type": "json_schema", "json_schema": schema}
+
+
+def test_an_older_server_that_refuses_stream_options_is_asked_without() -> None:
+    refusal = {"error": {"message": "unknown field stream_options"}}
+    with foreign(chunk("x", "stop"), DONE, refuses={"stream_options": refusal}) as server:
+        talk = Talk(partner(server))
+        completion, _ = heard(talk, talk.ask("Hi"))
+        assert completion.answer == "x"
+        assert ["stream_options" in body for body in server.asked] == [True, False]
+
+
+@pytest.mark.parametrize("frames", [(), (chunk("Part"),)])
+def test_cancelling_closes_the_connection_at_once(frames: tuple[bytes, ...]) -> None:
+    with foreign(*frames, hangs=True) as server:
+        talk = Talk(partner(server))
+        asking = talk.ask("Hi")
+        assert server.waiting.wait(10)
+        while frames and not isinstance(asking.ticket.next(10), Started):
+            pass
+        began_s = time.monotonic()
+        asking.ticket.cancel()
+        completion = Completion(asking.job_id)
+        while not asking.ticket.done:
+            if event := asking.ticket.next(10):
+                completion.add(event)
+        assert completion.finished is not None and completion.finished.reason == "cancelled"
+        assert time.monotonic() - began_s < 5
+        assert server.left.wait(10)
+
+
+def test_the_first_model_is_asked_unless_another_is_named() -> None:
+    with foreign() as server:
+        assert partner(server).name == "first"
+        assert partner(server, "unlisted").name == "unlisted"
+        chosen = partner(server, "second")
+        assert chosen.models() == ["second", "first"]
+        assert chosen.switched("first").name == "first"
+        with pytest.raises(UsageError, match="has no model `third`"):
+            chosen.switched("third")
+
+
+@pytest.mark.parametrize(
+    ("entry", "props", "window"),
+    [
+        ({"id": "m", "max_model_len": 4096}, None, 4096),
+        (
+            {"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx_train": 131072}},
+            {"default_generation_settings": {"n_ctx": 2048}},
+            2048,
+        ),
+        ({"id": "m", "owned_by": "llamacpp"}, None, None),
+        ({"id": "m", "owned_by": "library"}, None, None),
+    ],
+)
+def test_a_window_is_known_where_the_server_tells(entry: dict[str, Any], props: Any, window: int | None) -> None:
+    with foreign(models={"object": "list", "data": [entry]}, props=props) as server:
+        assert partner(server).context_tokens == window
+        assert partner(server, context=512).context_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("models", "status", "words"),
+    [
+        ({"data": []}, 200, "lists no model"),
+        ({"error": {"message": "no key"}}, 401, "status 401: no key"),
+        (None, 404, "status 404"),
+    ],
+)
+def test_a_server_without_a_list_needs_a_name(models: Any, status: int, words: str) -> None:
+    with foreign(models=models, models_status=status) as server, pytest.raises(RemoteFailed, match=words):
+        partner(server)
+
+
+def test_a_server_without_a_list_is_asked_by_name() -> None:
+    with foreign(chunk("x", "stop"), models=None) as server:
+        talk = Talk(partner(server, "named"))
+        assert heard(talk, talk.ask("Hi"))[0].answer == "x"
+        assert server.asked[0]["model"] == "named"
+
+
+def test_nobody_listening_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(RemoteFailed) as failed:
+        open_remote(read_server(f"http://127.0.0.1:{port}", None), None)
+    assert failed.value.message == f"`127.0.0.1:{port}` cannot be reached: Connection refused"
+    assert failed.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("url", "key"), [("ftp://x", None), ("127.0.0.1:80", None), ("http://", None), ("http://a", "a\nb")]
+)
+def test_an_address_or_a_key_that_cannot_be_used_is_said(url: str, key: str | None) -> None:
+    with pytest.raises(UsageError):
+        read_server(url, key)
+
+
+def test_tokens_are_estimated_from_what_an_answer_told() -> None:
+    usage = {"prompt_tokens": 104, "completion_tokens": 1}
+    with foreign(
+        chunk("x", "stop", usage=usage), DONE, models={"data": [{"id": "m", "max_model_len": 4096}]}
+    ) as server:
+        talk = Talk(partner(server))
+        heard(talk, talk.ask("a" * 200))
+        count, window, sentence = talk.tokens()
+    assert (count.tokens, count.exact, window) == (108, False, 4096)  # two characters a token, four tokens a turn
+    assert sentence == "about 108 of 4,096 tokens (3% full)"
+
+
+def test_a_window_that_fills_is_said_before_anything_is_sent() -> None:
+    with foreign(chunk("x", "stop"), DONE, models={"data": [{"id": "m", "max_model_len": 400}]}) as server:
+        talk = Talk(partner(server), Session().asked("a" * 700).answered("b" * 700))
+        with pytest.raises(WindowFull, match=r"has about 4.. tokens and the context window is 400") as full:
+            talk.ask("c" * 70)
+        assert server.asked == []
+        heard(talk, talk.drop_oldest(full.value))
+        assert [message["content"] for message in server.asked[0]["messages"]] == ["c" * 70]
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        {"error": {"message": "This model's maximum context length is 400 tokens.", "code": "context_length_exceeded"}},
+        {"error": {"code": 400, "message": "the request exceeds the available context size, try increasing it"}},
+    ],
+)
+def test_a_server_that_finds_the_prompt_too_long_leaves_the_choice_to_people(refusal: Any) -> None:
+    """Its window is not known beforehand; half of the talk goes then, and only when somebody wants that."""
+    with foreign(chunk("x", "stop"), DONE, refuses={"messages": refusal}) as server:
+        session = Session()
+        for name in "abcd":
+            session = session.asked(name).answered(name.upper())
+        talk = Talk(partner(server), session)
+        with pytest.raises(WindowFull) as full:
+            heard(talk, talk.ask("e"))
+        assert talk.session == session
+        server.refuses = {}
+        heard(talk, talk.drop_oldest(full.value))
+        assert [message["content"] for message in server.asked[-1]["messages"]] == ["c", "C", "d", "D", "e"]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"error": {"message": "a\\nb"}}', "a b"),
+        (b'{"message": "x", "code": "y"}', "x"),
+        (b'{"detail": [{"msg": "field"}]}', "[{'msg': 'field'}]"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        (b"[]", "[]"),
+    ],
+)
+def test_words_are_found_in_whatever_a_server_says(body: bytes, words: str) -> None:
+    assert said_in(body)[0] == words
+
+
+def test_our_own_server_is_talked_to() -> None:
+    """The same answer, thoughts and usage as from the engine of this process; going on with one, and stopping one."""
+    told = {"when": "tell", "tell": True, "tokens": ["."]}
+    replies = [told, HANG, {"tokens": ["<think>", "Hm.", "</think>", "\n\nYes", "."]}]
+    with served(replies, think=["<think>", "</think>"]) as server:
+        talk = Talk(open_remote(read_server(server.url, None), None), manner=Manner().having(top_k=3, stop=["END"]))
+        completion, note = heard(talk, talk.ask("Hi"))
+        assert (completion.reasoning, completion.answer, note) == ("Hm.", "Yes.", None)
+        assert completion.finished is not None
+        assert completion.finished.usage == Usage(52, 5, 0, 2)
+        talk.think("off")
+        said = json.loads(heard(talk, talk.ask("tell"))[0].answer.removesuffix("."))
+        assert (said["sampling"]["top_k"], said["stop"], said["limits"]["reasoning_tokens"]) == (3, ["END"], 1)
+        assert "<|im_start|>assistant\nYes.<|im_end|>" in said["prompt"]
+        talk.undo()
+        talk.think("show")
+        said = json.loads(heard(talk, talk.edit("tell more"))[0].answer.removesuffix("."))
+        assert said["prompt"].count("<|im_start|>user") == 1
+        heard(talk, talk.continue_())
+        asking = talk.ask("hang")
+        while not isinstance(asking.ticket.next(10), Piece):
+            pass
+        asking.ticket.cancel()
+        eventually(server.idle)
+        with pytest.raises(UsageError, match="has no model `another`"):
+            talk.model("another")
