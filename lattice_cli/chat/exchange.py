@@ -21,7 +21,7 @@ from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.worker import Ticket
 from lattice_cli.events import Event, Finished
 
-TICK_S = 0.1
+TICK_S = 0.01  # what is typed meanwhile is seen so soon
 GRACE_S = 0.5
 
 
