@@ -1,7 +1,7 @@
 """The command tree, and the one place where an error becomes an exit status.
 
     0 done · 1 our own fault, or `doctor` finds something missing · 2 usage · 3 model or installation
-    4 a benchmark that does not hold · 130 Ctrl-C
+    4 a benchmark that does not hold · 5 a prompt too long for the window · 130 Ctrl-C · 141 nobody reads our stdout
 
 Knows the commands' signatures; each imports its heavy modules in its body, so `lattice --help` loads
 neither mlx nor mlx_lm.

@@ -6,7 +6,7 @@
     │   ├── InvalidField               invalid_request
     │   ├── InvalidMessages            invalid_messages
     │   ├── UnsupportedField           unsupported_feature
-    │   ├── PromptTooLong              context_length_exceeded
+    │   ├── PromptTooLong              context_length_exceeded     exit 5
     │   ├── BodyTooLarge               413 request_body_too_large
     │   ├── Unauthorized               401 invalid_api_key
     │   ├── Forbidden                  403 forbidden
@@ -22,6 +22,8 @@
     ├── DeadlinePassed                 504 request_timeout
     ├── SlowReader                     408 slow_reader                      seen in the log only, mostly
     ├── EngineFault                    500 internal_error
+    ├── RemoteFailed                   502 remote_failed           exit 3   a server that a chat is held with
+    ├── StoreFailed                                                         saved sessions cannot be read or written
     └── BenchError                                                 exit 4
 
 A message is one sentence without a final period; `param` says where, `hint` what to do.
@@ -104,6 +106,7 @@ class PromptTooLong(BadRequest):
     """Prompt and answer together do not fit the context window."""
 
     code = "context_length_exceeded"
+    exit_code = 5
 
 
 class BodyTooLarge(BadRequest):
@@ -210,6 +213,18 @@ class SlowReader(LatticeError):
 
 class EngineFault(LatticeError):
     """Generation failed; the cause is in the log, not in the message."""
+
+
+class RemoteFailed(LatticeError):
+    """A server elsewhere could not be asked, or did not answer properly."""
+
+    code = "remote_failed"
+    status = 502
+    exit_code = 3
+
+
+class StoreFailed(LatticeError):
+    """Saved sessions cannot be read or written; a talk goes on without."""
 
 
 class BenchError(LatticeError):

@@ -13,12 +13,24 @@ from typing import Annotated
 
 import typer
 
-from lattice_cli.settings import MOST_THREADS
+from lattice_cli.errors import UsageError
+from lattice_cli.settings import MOST_THREADS, read_home
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """The models that lie in the models folder, as `--model` takes them, for a shell. Cost: one look into a folder."""
+    try:
+        names = [entry.name for entry in read_home().models.iterdir() if not entry.name.startswith(".")]
+    except (OSError, UsageError):
+        return []
+    return sorted(name for name in (one.replace("--", "/", 1) for one in names) if name.startswith(incomplete))
+
 
 ModelOption = Annotated[
     str | None,
     typer.Option(
         metavar="MODEL",
+        autocompletion=complete_model,
         help="A catalog name, folder, .gguf file, org/repo or script:FILE "
         "[default: LATTICE_SERVE_MODEL, else smollm2-135m].",
     ),

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from lattice_cli.chat.session import Session
-from lattice_cli.chat.store import Saved, Store, StoreFailed, title_of
-from lattice_cli.errors import UsageError
+from lattice_cli.chat.store import Saved, Store, title_of
+from lattice_cli.errors import StoreFailed, UsageError
 
 LONGEST_NAME = 80
 

@@ -132,5 +132,5 @@ def check_whole(completion: Completion) -> None:
         why = "it was cut" if cut else "the server did not keep to it"
         raise LatticeError(
             f"the answer does not follow the schema: {why}",
-            hint="raise `--max-tokens`, or leave it out" if cut else None,
+            hint="more `--max-tokens`" if cut else None,
         ) from error

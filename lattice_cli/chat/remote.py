@@ -18,10 +18,10 @@ import msgspec
 
 from lattice_cli.address import Address, read_address
 from lattice_cli.chat.partner import Count, Partner, Question
-from lattice_cli.chat.remote_stream import RemoteFailed, RemoteStream, wrong_status
+from lattice_cli.chat.remote_stream import RemoteStream, wrong_status
 from lattice_cli.conversation import Turn
 from lattice_cli.engine.worker import Ticket, new_job_id
-from lattice_cli.errors import UsageError
+from lattice_cli.errors import RemoteFailed, UsageError
 from lattice_cli.job import Job, Limits, Prompt, Sampling, SamplingChoice
 
 LIST_TIMEOUT_S = 20.0

@@ -23,7 +23,7 @@ import msgspec
 from sseclient import SSEClient
 
 from lattice_cli.engine.worker import Cancel, Message, Ticket
-from lattice_cli.errors import LatticeError, PromptTooLong
+from lattice_cli.errors import LatticeError, PromptTooLong, RemoteFailed
 from lattice_cli.events import Event, Failed, Finished, FinishReason, Piece, Started, Timing, Usage
 from lattice_cli.job import Channel, Job
 
@@ -34,14 +34,6 @@ CONNECT_S = 20.0
 TOO_LONG = re.compile(r"context.{0,20}(length|window|size)|exceed.{0,40}context|maximum.{0,20}tokens|n_ctx", re.I)
 REASONS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
 LONGEST_WORDS = 500
-
-
-class RemoteFailed(LatticeError):
-    """A server elsewhere could not be asked, or did not answer properly."""
-
-    code = "remote_failed"
-    status = 502
-    exit_code = 3
 
 
 @dataclass(slots=True)

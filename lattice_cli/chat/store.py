@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from lattice_cli.chat.session import Session
 from lattice_cli.conversation import TextPart, Turn
-from lattice_cli.errors import LatticeError
+from lattice_cli.errors import StoreFailed
 
 Result = TypeVar("Result")
 
@@ -50,10 +50,6 @@ LIST = (
     "s.updated_s FROM sessions s ORDER BY s.updated_s DESC, s.id DESC LIMIT ?"
 )
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-class StoreFailed(LatticeError):
-    """Sessions cannot be read or written; the talk goes on without."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,11 +15,11 @@ import pytest
 from lattice_cli.chat.actions import Talk
 from lattice_cli.chat.manner import Manner
 from lattice_cli.chat.remote import RemotePartner, open_remote, read_server
-from lattice_cli.chat.remote_stream import RemoteFailed, said_in
+from lattice_cli.chat.remote_stream import said_in
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.window import WindowFull
 from lattice_cli.engine.completion import Completion
-from lattice_cli.errors import UsageError
+from lattice_cli.errors import RemoteFailed, UsageError
 from lattice_cli.events import Piece, Started, Usage
 from tests.chat.desk import heard
 from tests.chat.foreign import DONE, Foreign, chunk, data, foreign

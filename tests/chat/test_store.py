@@ -19,8 +19,8 @@ import pytest
 
 from lattice_cli.chat.keeping import Keeping, ago, checked_name
 from lattice_cli.chat.session import Session
-from lattice_cli.chat.store import STEPS, Saved, Store, StoreFailed, title_of
-from lattice_cli.errors import UsageError
+from lattice_cli.chat.store import STEPS, Saved, Store, title_of
+from lattice_cli.errors import StoreFailed, UsageError
 
 pytestmark = pytest.mark.pure
 
