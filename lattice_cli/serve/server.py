@@ -79,6 +79,15 @@ class Channel(HTTPChannel):
         except OSError:
             super().handle_close()
 
+    def send(self, data: bytes, do_close: bool = True) -> int:
+        try:
+            return int(super().send(data, do_close=do_close))
+        except AttributeError:
+            # UPSTREAM: waitress 3.0.2 takes the socket away on the loop's thread while a task writes to it.
+            if self.socket is not None:
+                raise
+            return 0
+
     def readable(self) -> bool:
         if self._lingers_until_s is None:
             return super().readable()

@@ -27,6 +27,9 @@ RAW_PER_BODY = 8
 class Parser(HTTPRequestParser):
     """Refuses a body by whose it is and by its own length, declared or counted, before the rest is read."""
 
+    # UPSTREAM: waitress 3.0.2 asks for the path of a request that it could not read, when its client has left.
+    command: Any = "-"
+    path: Any = "-"
     refused: LatticeError | None = None
     _asked = False
 
@@ -56,9 +59,9 @@ class Parser(HTTPRequestParser):
         if self._asked or not self.headers_finished or not (self.chunked or self.content_length):
             return False
         self._asked = True
-        head: Any = self
-        access: Access = head.adj.access
-        self.refused = access.refusal(head.command, head.path, self.header)
+        adjustments: Any = self.adj
+        access: Access = adjustments.access
+        self.refused = access.refusal(self.command, self.path, self.header)
         return self.refused is not None
 
     def _over(self) -> bool:
@@ -89,27 +92,28 @@ class RefusalTask(ErrorTask):
         request: Any = self.request
         channel: Any = self.channel
         access: Access = channel.adj.access
-        header = getattr(request, "header", lambda name: None)  # waitress's own 500 has a parser of its own
-        error = getattr(request, "refused", None) or self._translated(request.error)
+        error = request.refused or self._translated(request.error)
         visit = Visit(
             server.lines,
-            access.hidden(request_id_of(header("X-Request-Id"))),
-            getattr(request, "command", "-"),
-            access.hidden(getattr(request, "path", "-"))[:200],
+            access.hidden(request_id_of(request.header("X-Request-Id"))),
+            request.command,
+            access.hidden(request.path)[:200],
             telemetry=server.telemetry,
         )
         page = server.wire.refusal(error)
         self.status = f"{page.status} {HTTPStatus(page.status).phrase}"
         self.content_length = len(page.body)
         self.response_headers = [("Content-Type", page.media_type), ("X-Request-Id", visit.request_id)]
-        self.response_headers.extend(access.cross_origin(header).items())
+        self.response_headers.extend(access.cross_origin(request.header).items())
         if isinstance(error, Unauthorized):
             self.response_headers.append(CHALLENGE)
         self.set_close_on_finish()
         channel.linger = True
-        self.write(page.body)
         visit.status = page.status
-        visit.close()
+        try:
+            self.write(page.body)
+        finally:
+            visit.close()
 
     def _translated(self, refused: Any) -> LatticeError:
         if refused.code == 413:
