@@ -25,11 +25,7 @@ def edited(text: str, env: Mapping[str, str] = os.environ) -> str:
 
     Raises: UsageError where there is no editor, or it ends with an error.
     """
-    command = (
-        shlex.split(env.get("VISUAL") or env.get("EDITOR") or "") or [name for name in USUAL if shutil.which(name)][:1]
-    )
-    if not command:
-        raise UsageError("there is no editor here", hint="name one: `export EDITOR=...`")
+    command = _command(env)
     with tempfile.TemporaryDirectory(prefix="lattice-") as folder:
         path = Path(folder) / "message.md"
         path.write_text(text, encoding="utf-8")
@@ -40,3 +36,14 @@ def edited(text: str, env: Mapping[str, str] = os.environ) -> str:
         if status != 0:
             raise UsageError(f"the editor `{command[0]}` ended with status {status}, so nothing was changed")
         return path.read_text(encoding="utf-8", errors="replace").rstrip()
+
+
+def _command(env: Mapping[str, str]) -> list[str]:
+    try:
+        named = shlex.split(env.get("VISUAL") or env.get("EDITOR") or "")
+    except ValueError as error:
+        raise UsageError(f"`$EDITOR` cannot be read as a command: {error}") from error
+    command = named or [name for name in USUAL if shutil.which(name)][:1]
+    if not command:
+        raise UsageError("there is no editor here", hint="name one: `export EDITOR=...`")
+    return command

@@ -30,10 +30,9 @@ class PlainLine:
         self._talk = talk if is_terminal(talk) else None
 
     def read(self, draft: str = "") -> Typed:
-        self._say(f"\n{SIGN}")
-        text = self._lines()
+        text = self._lines(f"\n{SIGN}")
         while block_open(text):
-            more = self._lines()
+            more = self._lines("")
             if not more:
                 break
             text += more
@@ -43,8 +42,7 @@ class PlainLine:
 
     def choose(self, question: str, keys: str) -> str:
         self.discard()
-        self._say(f"{question} ")
-        answer = self._lines().strip().lower()[:1]
+        answer = self._lines(f"{question} ").strip().lower()[:1]
         return answer if answer in keys else ""
 
     def held(self) -> AbstractContextManager[None]:
@@ -65,9 +63,11 @@ class PlainLine:
     def offer(self, words: Words) -> None:
         """There is no menu."""
 
-    def _lines(self) -> str:
+    def _lines(self, prompt: str) -> str:
+        """Raises: KeyboardInterrupt, from the prompt on."""
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
+            self._say(prompt)
             data = os.read(self._fileno, READ_BYTES)
             while data and select.select([self._fileno], [], [], PASTE_GAP_S)[0]:
                 more = os.read(self._fileno, READ_BYTES)
