@@ -22,6 +22,7 @@ from lattice_cli.chat.export import write_export
 from lattice_cli.chat.keeping import Keeping
 from lattice_cli.chat.manner import Manner
 from lattice_cli.chat.partner import Count, Partner, Question, Thinking
+from lattice_cli.chat.restoring import from_anywhere
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.tally import Tally
 from lattice_cli.chat.window import Plan, WindowFull, room, shortened, summable, summary_tokens
@@ -236,6 +237,7 @@ class Talk:
         self._thought = None
         if self.partner.name == before:
             return f"`{before}` answers already"
+        self._keeping.answered_by(from_anywhere(name.strip()))
         window = self.partner.context_tokens
         size = f", {window:,} tokens of context" if window else ""
         return f"`{self.partner.name}` answers from here on{size}; the conversation stays"

@@ -5,6 +5,9 @@ Thread: any
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from lattice_cli.chat.keeping import checked_name
 from lattice_cli.chat.store import Saved, Store
 from lattice_cli.console import say
@@ -15,6 +18,15 @@ from lattice_cli.settings import Home
 def open_store(home: Home) -> Store:
     """Where this user's sessions are; a damaged file is told of on stderr."""
     return Store(home.sessions, told=lambda sentence: say(f"warning: {sentence}"))
+
+
+def from_anywhere(model: str | None) -> str | None:
+    """A model's name as it can be used from any folder: a path becomes a whole one."""
+    if model is None:
+        return None
+    kind, path = ("script:", model.removeprefix("script:")) if model.startswith("script:") else ("", model)
+    by_path = kind or path.startswith((".", "~")) or (os.sep in path and Path(path).exists())
+    return f"{kind}{os.path.abspath(Path(path).expanduser())}" if by_path else model
 
 
 def restored(store: Store, *, continues: bool, name: str | None) -> tuple[Saved | None, str | None]:

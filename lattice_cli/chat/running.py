@@ -18,7 +18,7 @@ from lattice_cli.chat.keeping import Keeping
 from lattice_cli.chat.manner import Manner
 from lattice_cli.chat.once import INTERRUPTED, answer_once, open_stdout
 from lattice_cli.chat.partner import Partner, Thinking
-from lattice_cli.chat.restoring import open_store, restored
+from lattice_cli.chat.restoring import from_anywhere, open_store, restored
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.store import Saved
 from lattice_cli.console import say
@@ -65,7 +65,7 @@ def run_chat(wish: Wish, manner: Manner, home: Home) -> int:
     saved, name = restored(store, continues=wish.continues, name=wish.session)
     model, url = _with_whom(wish, saved)
     kept = wish.saves and (wish.text is None or saved is not None or name is not None)
-    keeping = Keeping(store, saved, name=name, saving=kept, model=model, url=url)
+    keeping = Keeping(store, saved, name=name, saving=kept, model=from_anywhere(model), url=url)
     run = _Run(wish, manner, home, model, url, saved.session if saved else Session(), keeping)
     status = 0
     try:
