@@ -1,6 +1,7 @@
 """The real engine, asked one prompt at a time, greedily, and compared with what another engine said.
 
-Replies come as text, so a differing token is found as the longest run of golden tokens the text begins with.
+Replies come as text, so a differing token is found as the longest run of golden tokens the text begins with. To prompts
+that are ids alone the reply is ids as well, overheard between engine and backend.
 
 Thread: any
 """
@@ -10,8 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from lattice_cli.bench.overheard import Overheard
 from lattice_cli.bench.parity_rule import Divergence, shown
 from lattice_cli.conversation import said
+from lattice_cli.engine.backend import Backend
 from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.open import open_engine
 from lattice_cli.engine.worker import EngineWorker, new_job_id
@@ -28,7 +31,8 @@ class AskedEngine:
 
     def __init__(self, source: ModelSource, home: Home) -> None:
         settings = EngineSettings()
-        self._worker = EngineWorker(lambda: open_engine(source, home, settings), settings)
+        self._heard: dict[str, list[int]] = {}  # job id -> the ids it was given
+        self._worker = EngineWorker(lambda: open_engine(source, home, settings, watch=self._overhear), settings)
 
     def __enter__(self) -> AskedEngine:
         self._worker.start()
@@ -54,19 +58,47 @@ class AskedEngine:
 
     def wrong_reply(self, text: str, wanted: Sequence[int]) -> Divergence | None:
         """The first greedy token that differs, of as many as are wanted."""
-        limits = Limits(max_tokens=max(1, len(wanted)))
-        job = Job(new_job_id(), self._render(text), Sampling(temperature=0.0), limits, reasoning_apart=False)
+        job = _greedy_job(self._render(text), Limits(max_tokens=max(1, len(wanted))))
+        reply = self._ask(job)
+        if reply.finished is None:
+            return _endless(reply)
+        return _first_difference(self._card, wanted, reply.answer, reply.finished.usage.completion_tokens)
+
+    def wrong_tokens(self, ids: Sequence[int], wanted: Sequence[int]) -> Divergence | None:
+        """The first greedy token that differs, of as many as are wanted, after a prompt that is ids alone. Ends are
+        tokens like any other.
+        """
+        job = _greedy_job(Prompt(tuple(ids), ""), Limits(max_tokens=max(1, len(wanted)), ignore_end=True))
+        heard = self._heard[job.id] = []
+        reply = self._ask(job)
+        if reply.finished is None:
+            return _endless(reply)
+        there = next((at for at, token in enumerate(wanted) if heard[at : at + 1] != [token]), None)
+        if there is None:
+            return None
+        return Divergence(f"token {there}", shown(list(wanted[there : there + 4])), shown(heard[there : there + 4]))
+
+    def _ask(self, job: Job) -> Completion:
         ticket, reply = self._worker.submit([job]), Completion(job.id)
         until_s = time.monotonic() + REPLY_S
         while not ticket.done and time.monotonic() < until_s:
             if (event := ticket.next(1.0)) is not None:
                 reply.add(event)
-        if reply.finished is None:
-            return Divergence("reply", "an end", str(reply.failed.error) if reply.failed else "none in time")
-        return _first_difference(self._card, wanted, reply.answer, reply.finished.usage.completion_tokens)
+        return reply
+
+    def _overhear(self, backend: Backend) -> Backend:
+        return Overheard(backend, self._heard)
 
     def _render(self, text: str) -> Prompt:
         return render_chat(self._card, [said("user", text)])
+
+
+def _greedy_job(prompt: Prompt, limits: Limits) -> Job:
+    return Job(new_job_id(), prompt, Sampling(temperature=0.0), limits, reasoning_apart=False)
+
+
+def _endless(reply: Completion) -> Divergence:
+    return Divergence("reply", "an end", str(reply.failed.error) if reply.failed else "none in time")
 
 
 def _first_difference(card: ModelCard, wanted: Sequence[int], text: str, tokens: int) -> Divergence | None:
