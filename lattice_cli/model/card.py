@@ -33,7 +33,8 @@ class ModelFormat:
     """What a model's headers say; no weights were opened.
 
     `quantization` is for people ("4-bit group 64", "Q4_1", "none"); `context_tokens` is the
-    trained window, None where the config does not name one; `nbytes` is the size on disk.
+    trained window, None where the config does not name one; `nbytes` is the size on disk; `unused` says which of its
+    tensors are left out (unused.py).
     """
 
     kind: FormatKind
@@ -41,6 +42,7 @@ class ModelFormat:
     quantization: str
     context_tokens: int | None
     nbytes: int
+    unused: str | None = None
 
 
 class Tokenizer(Protocol):

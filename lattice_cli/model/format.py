@@ -18,6 +18,7 @@ from lattice_cli.model.card import ModelFormat
 from lattice_cli.model.folder import Fields, context_tokens, read_config, read_fields, text_config
 from lattice_cli.model.gguf_header import GgufHeader, read_header, type_name
 from lattice_cli.model.q4_header import BLOCK_WEIGHTS, holds_q4, read_index, read_q4_config
+from lattice_cli.model.unused import unused_note
 
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.safetensors$")
@@ -104,6 +105,7 @@ def _folder_format(folder: Path) -> ModelFormat:
         quantization=_quantization(config),
         context_tokens=context_tokens(config),
         nbytes=sum(file.stat().st_size for file in files),
+        unused=unused_note(name for header in headers for name in header),
     )
 
 
@@ -154,12 +156,14 @@ def read_safetensors_header(path: Path) -> dict[str, Any]:
 
 def _q4_format(folder: Path) -> ModelFormat:
     config = read_q4_config(folder)
+    tensors = read_index(folder)
     return ModelFormat(
         kind="q4",
         architecture=config["model_type"],
         quantization=f"4-bit group {BLOCK_WEIGHTS}",
         context_tokens=context_tokens(config),
-        nbytes=sum(tensor.nbytes for tensor in read_index(folder)),
+        nbytes=sum(tensor.nbytes for tensor in tensors),
+        unused=unused_note(tensor.name for tensor in tensors),
     )
 
 

@@ -54,6 +54,7 @@ def load(
         speech, network, notes = open_gguf(find_file(source.path), tokenizer_dir)
     else:
         speech, network, notes = _open_folder(source.path, tokenizer_dir, q4=found.kind == "q4")
+    notes += (found.unused,) if found.unused else ()
     notes += settle(network, source.path, native, gguf=found.kind == "gguf")
     if products.slow:
         notes += (f"prompts are read slowly because {products.reason}; see `lattice doctor`",)

@@ -20,12 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from lattice_cli.errors import BrokenWeights, UnknownFormat
 from lattice_cli.model.folder import Fields
+from lattice_cli.model.unused import is_vision
 from lattice_cli.model.upstream import file_limit_kept, light_import
 
 if TYPE_CHECKING:
     import mlx.core as mx
 
 _LIGHT = ("llama", "qwen2", "qwen3", "qwen3_5")  # types that mlx-lm does not map to others
+# UPSTREAM: mlx-lm 0.32 reads the text part of these alone too, and does not know the name it is saved under.
+_TEXT_PARTS = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}
 # What mlx-lm, mlx and json raise for a folder they cannot make sense of.
 _FOREIGN = (
     ArithmeticError,
@@ -38,9 +41,6 @@ _FOREIGN = (
     RuntimeError,
     TypeError,
     ValueError,
-)
-_VISION = re.compile(
-    r"(^|\.)(vision_tower|vision_model|visual|vision_embed_tokens|multi_modal_projector|mm_projector)\."
 )
 _COUNTED = re.compile(r"(Received|Missing) (\d+) parameters(?: not in model)?: \n(.*?)\.?\Z", re.DOTALL)
 _SHAPE = re.compile(r"Expected shape (\(.*?\)) but received shape (\(.*?\)) for parameter (\S+)")
@@ -88,6 +88,8 @@ def _text_classes(float32: bool, config: dict[str, Any]) -> tuple[Any, Any]:
 
 def model_classes(config: Fields) -> tuple[Any, Any]:
     """mlx-lm's model and argument classes. Raises: UnknownFormat, naming the type and mlx-lm's version."""
+    kind = config.get("model_type")
+    config = {**config, "model_type": _TEXT_PARTS.get(str(kind), kind)}
     if config.get("model_type") in _LIGHT:
         with light_import():
             module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
@@ -104,11 +106,6 @@ def model_classes(config: Fields) -> tuple[Any, Any]:
                 hint="a later version may know it: pip install --upgrade lattice-cli",
             ) from error
     return model_class, arguments_class
-
-
-def is_vision(name: str) -> bool:
-    """Whether a tensor belongs to a vision tower, which text does not need."""
-    return _VISION.search(name) is not None
 
 
 def empty_network(file: Path, config: Fields, *, float32: bool = False) -> Any:

@@ -18,8 +18,9 @@ import numpy as np
 from lattice_cli.errors import BrokenWeights
 from lattice_cli.model.folder import Fields
 from lattice_cli.model.gguf_tensors import Bytes, half_at
-from lattice_cli.model.network import build_checkpoint, is_vision
+from lattice_cli.model.network import build_checkpoint
 from lattice_cli.model.q4_header import BLOCK_BYTES, BLOCK_WEIGHTS, Q4Tensor, read_index
+from lattice_cli.model.unused import is_draft, is_vision
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -36,7 +37,7 @@ def load_q4(folder: Path, config: Fields, *, float32: bool = False) -> Any:
     """
     weights: dict[str, mx.array] = {}
     for tensor in read_index(folder):
-        if not is_vision(tensor.name) and not tensor.name.startswith("mtp."):
+        if not is_vision(tensor.name) and not is_draft(tensor.name):
             weights |= read_q4_tensor(tensor, float32=float32)
     return build_checkpoint(folder, config, weights, LAYOUT, float32=float32)
 
