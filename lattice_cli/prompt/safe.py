@@ -6,7 +6,8 @@ templates trim, slice and search as ever, but no `<think>` of a user answers a t
 piece that a template cuts out can make a control token of what is left. After rendering, the control tokens that
 are spelled are the template's own; the stand-ins become what they stand for, and are encoded as text.
 
-An answer of the assistant's that begins with a thinking block keeps the block's two markers: templates look for them.
+An answer of the assistant's that begins with a thinking block keeps the block's markers: templates look for them. Some
+servers send such a block without its opening marker, because a template had opened it.
 
 Knows texts and stand-ins; knows no conversation.
 
@@ -65,11 +66,15 @@ class Shield:
         return self._stand_in(text[0]) + hidden[1:]
 
     def answer(self, text: str) -> str:
-        """An assistant's text: a thinking block that it begins with keeps its markers."""
+        """An assistant's text: a thinking block that it begins with keeps its markers, or its closing one where the
+        opening one was left out and the closing one has a line of its own.
+        """
         opening, closing = self._think or ("", "")
         visible = text.lstrip()
-        end = visible.find(closing, len(opening)) if opening and visible.startswith(opening) else -1
-        if end < 0:
+        if not visible.startswith(opening):
+            opening = ""
+        end = visible.find(closing, len(opening)) if closing else -1
+        if end < 0 or not (opening or _own_line(visible, end, closing)):
             return self.text(text)
         thought, rest = visible[len(opening) : end], visible[end + len(closing) :]
         margin = text[: len(text) - len(visible)]
@@ -110,6 +115,11 @@ class Shield:
             found = self._stand_in_of[character] = chr(number)
             self._stands_for[number] = character
         return found
+
+
+def _own_line(text: str, at: int, marker: str) -> bool:
+    end = at + len(marker)
+    return (at == 0 or text[at - 1] == "\n") and (end == len(text) or text[end] == "\n")
 
 
 class _Tails(NamedTuple):
