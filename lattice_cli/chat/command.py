@@ -5,6 +5,7 @@ Thread: any (the main thread, for signals)
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -99,6 +100,9 @@ def chat_command(
     kernels: KernelsOption = None,
     threads: ThreadsOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No speed line, no word about the model.")] = False,
+    no_color: Annotated[
+        bool, typer.Option("--no-color", help="No colours; NO_COLOR in the environment does it too.")
+    ] = False,
     log_level: Annotated[LogLevel | None, typer.Option(help="How much to say on stderr.")] = None,
 ) -> None:
     """Talk to a model in the terminal. With --prompt or a piped text: one answer on stdout, nothing else.
@@ -114,6 +118,8 @@ def chat_command(
     from lattice_cli.settings import read_api_key, read_home
 
     choose_logging(typed, log_level, None)
+    if no_color:
+        os.environ["NO_COLOR"] = "1"  # what rich, prompt_toolkit and the editor of /edit read
     bound = read_schema(str(schema)) if schema is not None else None
     text = one_prompt(prompt, read_piped(sys.stdin, beside_prompt=prompt is not None))
     if text is None and not is_terminal(sys.stdin):

@@ -26,6 +26,7 @@ from prompt_toolkit.history import History
 from prompt_toolkit.input import Input, create_input
 from prompt_toolkit.input.typeahead import clear_typeahead, get_typeahead, store_typeahead
 from prompt_toolkit.layout.processors import TabsProcessor
+from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from lattice_cli.chat.ahead import preview
@@ -94,7 +95,13 @@ class EditedLine:
         self._pastes = Pastes()
         self._offers = Offers()
         # Without position reports: a terminal that leaves them unanswered would be told off on screen.
-        self._output = Vt100_Output(stream, lambda: _size(stream), term=os.environ.get("TERM"), enable_cpr=False)
+        self._output = Vt100_Output(
+            stream,
+            lambda: _size(stream),
+            term=os.environ.get("TERM"),
+            default_color_depth=ColorDepth.from_env(),  # NO_COLOR
+            enable_cpr=False,
+        )
         self._session: PromptSession[str] = PromptSession(
             [("", "\n"), ("bold", SIGN)],
             erase_when_done=True,

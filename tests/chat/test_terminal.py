@@ -5,6 +5,7 @@ Thread: any
 
 from __future__ import annotations
 
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -355,22 +356,38 @@ def test_the_history_is_for_its_owner_and_for_the_next_chat(tmp_path: Path) -> N
     assert stat.S_IMODE(history.parent.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("change", [{"TERM": "dumb"}, {"NO_COLOR": "1"}])
-def test_terminals_that_want_no_colours_or_no_sequences(tmp_path: Path, change: dict[str, str]) -> None:
+COLOUR = re.compile(rb"\x1b\[(?:\d+;)*(?:3[0-8]|4[0-8]|9[0-7]|10[0-7])[;m]")
+
+
+def test_a_dumb_terminal_gets_no_sequences(tmp_path: Path) -> None:
     """Report 128."""
-    with opened(tmp_path, **change) as talk:
+    with opened(tmp_path, TERM="dumb") as talk:
         talk.line("Hi")
         talk.sees("3 tokens")
         talk.at_prompt()
         talk.send("\x04")
         assert talk.ends() == 0
-        if "TERM" in change:
-            assert b"\x1b" not in talk.raw
-            assert "Hello **there**." in talk.rows()
-        else:
-            assert not [
-                code for code in (b"\x1b[3", b"\x1b[9", b"\x1b[38") if code in talk.raw.replace(b"\x1b[39", b"")
-            ]
+        assert b"\x1b" not in talk.raw
+        assert "Hello **there**." in talk.rows()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env", "coloured"), [((), {"NO_COLOR": "1"}, False), (("--no-color",), {}, False), ((), {}, True)]
+)
+def test_colours_can_be_left_out(
+    tmp_path: Path, arguments: tuple[str, ...], env: dict[str, str], coloured: bool
+) -> None:
+    """Report 128. Of the answer's code, the menu, an error."""
+    model = script(tmp_path, {"tokens": ["```python\nimport `x`\n```\n", "`code`"]})
+    with Talk(tmp_path / "home", "--model", model, *arguments, **env) as talk:
+        talk.line("Hi")
+        talk.sees("2 tokens")
+        talk.line("/halp")
+        talk.sees("did you mean")
+        talk.at_prompt()
+        talk.send("/s\t")
+        talk.sees("/sessions")
+        assert (COLOUR.search(talk.raw) is not None) == coloured
 
 
 def test_ctrl_c_at_a_dumb_prompt_keeps_the_chat(tmp_path: Path) -> None:
