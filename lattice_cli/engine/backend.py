@@ -7,11 +7,13 @@ Thread: worker
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from lattice_cli.engine.pace import Pace, Rhythm
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
@@ -47,7 +49,9 @@ class Backend(Protocol):
         """Take a row in; its prompt and emitted ids are read by the coming `advance` calls. Cheap."""
 
     def advance(self) -> list[Progress | Emitted]:
-        """One step: a token for each decoding row, then one chunk of prompt over all rows in prefill."""
+        """One token for each decoding row, or a chunk of prompt over all rows in prefill; by turns, where there are
+        both.
+        """
 
     def remove(self, job_ids: Sequence[str]) -> None:
         """Forget rows at once; the others go on undisturbed. Unknown ids are ignored."""
@@ -70,11 +74,11 @@ class Backend(Protocol):
 class MlxBackend:
     """A batch of rows on an mlx-lm model.
 
-    One forward pass a step for all decoding rows, then one chunk for the rows in prefill. A row's random
+    One forward pass for all decoding rows and one chunk for the rows in prefill, by turns. A row's random
     numbers come from (seed, choice, position), so its company changes nothing beyond float error, and nothing
-    at all on the fused kernels. A chunk is `prefill_chunk` tokens over all rows. `before_step` is called before
-    each step, on the worker thread. What rows have read is found and left in `prefix` (None: nothing is kept). Rows
-    whose caches cannot share a batch decode one at a time.
+    at all on the fused kernels. A chunk is at most `prefill_chunk` tokens over all rows, as `pace` has it.
+    `before_step` is called before each step, on the worker thread. What rows have read is found and left in `prefix`
+    (None: nothing is kept). Rows whose caches cannot share a batch decode one at a time.
     """
 
     def __init__(
@@ -84,6 +88,7 @@ class MlxBackend:
         prefill_chunk: int,
         before_step: Callable[[], None] = lambda: None,
         prefix: PrefixCache | None = None,
+        pace: Pace | None = None,
     ) -> None:
         from lattice_cli.engine.lane import mergeable
         from lattice_cli.model.network import make_caches
@@ -92,6 +97,11 @@ class MlxBackend:
         self._network = network
         self._max_rows = max_rows
         self._prefill_chunk = prefill_chunk
+        self._pace = pace or Pace(prefill_chunk, fixed=True)
+        self._rhythm = Rhythm(self._pace)
+        self._began_s = 0.0  # the last step, or the last chunk without one
+        self._chunk_next = False
+        self._held_back = False  # no chunk came after the last step, for the sake of a first token
         self._prefix = prefix or PrefixCache()
         self._alone = not mergeable(make_caches(network))
         self._rows: dict[str, Row] = {}
@@ -115,18 +125,39 @@ class MlxBackend:
 
     def advance(self) -> list[Progress | Emitted]:
         self._before_step()
-        ready = self._prompts.take_finished(max(0, 1 - len(self._decoding)) if self._alone else None)
-        for lane in ready:
-            self._tell_cached(lane)
-            self._prefix.count(lane.cached)
-        self._decoding.add(ready)
-        outcomes: list[Progress | Emitted] = []
-        if len(self._decoding):
-            made, read = self._decoding.step()
-            outcomes += [Emitted(lane.job_id, token, score) for lane, token, score in made]
-            outcomes += [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
-        for lane, done in self._prompts.read(self._prefill_chunk):
-            outcomes.append(Progress(lane.job_id, done, len(lane.ids)))
+        if not self._chunk_next or not len(self._prompts):
+            self._began_s = time.perf_counter()
+            self._rhythm.begin(self._began_s)
+            ready = self._prompts.take_finished(max(0, 1 - len(self._decoding)) if self._alone else None)
+            for lane in ready:
+                self._tell_cached(lane)
+                self._prefix.count(lane.cached)
+            self._decoding.add(ready)
+            if len(self._decoding):
+                return self._step()
+        return self._read()
+
+    def _step(self) -> list[Progress | Emitted]:
+        """A token for each row; the pass that makes the next ones runs on meanwhile.
+
+        Who has read its prompt hears its first token with the next step: every other time no chunk comes before it.
+        """
+        made, read = self._decoding.step()
+        self._chunk_next = len(self._prompts) > 0 and (self._held_back or not read)
+        self._held_back = bool(read) and not self._held_back
+        if not self._chunk_next:
+            self._rhythm.end(self._began_s, len(self._decoding), 0)
+        self._prefix.trust()
+        outcomes: list[Progress | Emitted] = [Emitted(lane.job_id, token, score) for lane, token, score in made]
+        return outcomes + [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
+
+    def _read(self) -> list[Progress | Emitted]:
+        """One chunk over all rows in prefill."""
+        self._chunk_next = False
+        chunk = self._pace.chunk(len(self._decoding), full=len(self._rows) >= self._max_rows)
+        read = self._prompts.read(chunk)
+        self._rhythm.end(self._began_s, len(self._decoding), self._prompts.chunk_tokens)
+        outcomes: list[Progress | Emitted] = [Progress(lane.job_id, done, len(lane.ids)) for lane, done in read]
         self._prefix.trust()
         return outcomes
 
@@ -155,6 +186,8 @@ class MlxBackend:
 
         self._prompts = PromptBatch(self._network, partial(make_caches, self._network), self._prefix)
         self._decoding = DecodeBatch(self._network)
+        self._chunk_next = self._held_back = False
+        self._rhythm.rest()
         self._rows.clear()
         self._prefix.distrust()
 
@@ -165,7 +198,10 @@ class MlxBackend:
         return prompt_scores(self._network, make_caches(self._network), ids, top, self._prefill_chunk)
 
     def ready_in_s(self) -> float | None:
-        return 0.0 if len(self._prompts) or len(self._decoding) else None
+        if len(self._prompts) or len(self._decoding):
+            return 0.0
+        self._rhythm.rest()
+        return None
 
     def close(self) -> None:
         self._unwire()

@@ -109,6 +109,10 @@ class Rhythm:
         elif steady and before is not None and before.decoding == last.decoding:
             self._pace.took(seconds, last.decoding, 0, 1)
 
-    def end(self, began_s: float, decoding: int, tokens: int, *, idle: bool) -> None:
-        """What the cycle did that began then; `idle`: nothing follows it."""
-        self._before, self._last = (None, None) if idle else (self._last, Cycle(began_s, decoding, tokens))
+    def end(self, began_s: float, decoding: int, tokens: int) -> None:
+        """What the cycle did that began then."""
+        self._before, self._last = self._last, Cycle(began_s, decoding, tokens)
+
+    def rest(self) -> None:
+        """Nothing follows the last cycle."""
+        self._last = self._before = None

@@ -22,6 +22,7 @@ from lattice_cli.engine.prefix_tree import common
 from lattice_cli.engine.row import Choices
 from lattice_cli.kernels.state import DecoderState
 
+PATIENCE = 3
 FOLLOWED_TOKENS = 32  # so many more must come of waiting for another row's reading
 
 
@@ -32,6 +33,8 @@ class PromptBatch:
         self._network = network
         self._fresh = fresh
         self._prefix = prefix
+        self.chunk_tokens = 0  # of the newest chunk
+        self._passes = 0  # chunks of late for which somebody was passed over
         self._lanes: list[Lane] = []  # those of unread stems among them
         self._stems: dict[Choices, Stem] = {}
 
@@ -57,20 +60,26 @@ class PromptBatch:
             self._lanes += stem.branch()
 
     def read(self, chunk: int) -> list[tuple[Lane, int]]:
-        """Read one chunk: the rows it was for, and how much of each is read. The shortest rest comes first, and
-        waiting shortens it.
+        """Read one chunk: the rows it was for, and how much of each is read. The shortest rest comes first;
+        after `PATIENCE` such chunks one goes to who has waited longest, so that long prompts get on too. Where a prompt
+        ends with this chunk, no other is begun for the sake of a full one: somebody waits for its first token.
         """
         chosen: list[tuple[Lane, int]] = []
-        room = chunk
-        for lane in sorted(self._lanes, key=lambda lane: self._rest(lane) - lane.waited * chunk // 4):
-            if room == 0 or lane.remaining == 0 or lane.leader or (chosen and not _ragged(lane)):
+        room, self.chunk_tokens = chunk, 0
+        lanes = [lane for lane in self._lanes if lane.remaining > 0 and lane.leader is None]
+        turn = self._passes == PATIENCE
+        for lane in sorted(lanes, key=lambda lane: (-lane.waited if turn else 0, self._rest(lane))):
+            count = min(room, lane.remaining, self._to_cut(lane))
+            ends = any(count == one.remaining for one, count in chosen)
+            if count == 0 or (chosen and not _ragged(lane)) or (ends and count < lane.remaining):
                 lane.waited += 1
                 continue
-            count = min(room, lane.remaining, self._to_cut(lane))
             chosen.append((lane, count))
             room -= count
         if not chosen:
             return []
+        self.chunk_tokens = chunk - room
+        self._passes = 0 if turn or len(chosen) == len(lanes) else self._passes + 1
         longest = max(count for _, count in chosen)
         rows = [lane.ids[lane.done : lane.done + count] + [0] * (longest - count) for lane, count in chosen]
         caches = chosen[0][0].caches

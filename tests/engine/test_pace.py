@@ -123,7 +123,7 @@ class Ahead:
             self.now_s = max(self.now_s, before_s)
         if tokens:
             self.now_s = self.free_s = max(self.now_s, self.free_s) + self.machine.chunk_s(tokens)
-        self.rhythm.end(began_s, rows, tokens, idle=False)
+        self.rhythm.end(began_s, rows, tokens)
 
 
 def test_steps_and_tokens_are_told_apart_though_steps_are_handed_out_late() -> None:
@@ -139,8 +139,9 @@ def test_a_rest_between_two_requests_is_no_slow_step() -> None:
     rhythm = Rhythm(pace)
     for began_s in (0.0, 0.01, 0.02, 0.03):
         rhythm.begin(began_s)
-        rhythm.end(began_s, 1, 0, idle=began_s == 0.03)
+        rhythm.end(began_s, 1, 0)
+    rhythm.rest()
     rhythm.begin(100.0)
-    rhythm.end(100.0, 0, 10, idle=False)
+    rhythm.end(100.0, 0, 10)
     rhythm.begin(100.01)  # 1 ms a token
     assert pace.chunk(1, full=False) == pytest.approx(BUSY_STEPS * 10, abs=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
 from lattice_cli.model.network import make_caches
@@ -28,6 +29,7 @@ def test_memory_stays_within_the_budget_and_comes_back(network: Any) -> None:
     floor = Floor(network, budget=3_000_000)
     for seed in range(12):
         floor.run(*(floor.job((*chat_of(seed, 130), *chat_of(seed * 4 + row, 60))) for row in range(4)))
+        mx.synchronize()  # the pass that is one step ahead of the last token holds pages, too
         assert native.state_bytes() - before == floor.cache.stats.bytes <= 3_000_000
     assert floor.cache.stats.evictions > 0
     floor.cache.clear()
