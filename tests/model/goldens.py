@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from lattice_cli.engine.backend import Emitted, MlxBackend, Progress
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.reply import Score
 from lattice_cli.events import Failed
 from lattice_cli.job import Job, Limits, Prompt, Sampling
@@ -119,8 +120,8 @@ class Answer:
 class AskedBackend(MlxBackend):
     """Writes down what it hands out."""
 
-    def __init__(self, network: Any, chunk: int) -> None:
-        super().__init__(network, 8, chunk)
+    def __init__(self, network: Any, chunk: int, prefix: PrefixCache | None) -> None:
+        super().__init__(network, 8, chunk, prefix=prefix)
         self.answers: dict[str, Answer] = {}
 
     def advance(self) -> list[Progress | Emitted]:
@@ -135,10 +136,10 @@ class AskedBackend(MlxBackend):
 
 
 class Asked:
-    """An engine on a network: `ask` gives prompts to it all at once."""
+    """An engine on a network: `ask` gives prompts to it all at once. `prefix` is what it keeps of prompts."""
 
-    def __init__(self, model: LoadedModel, chunk: int = 512) -> None:
-        self._backend = AskedBackend(model.network, chunk)
+    def __init__(self, model: LoadedModel, chunk: int = 512, prefix: PrefixCache | None = None) -> None:
+        self._backend = AskedBackend(model.network, chunk, prefix)
         self.engine = Engine(model.card, self._backend, EngineSettings())
 
     def ask(self, goldens: Sequence[Golden], tokens: int = 32, name: str = "") -> list[Answer]:

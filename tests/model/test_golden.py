@@ -1,8 +1,9 @@
 """The tiny models of fixtures/models, held to what Hugging Face transformers says in float32: every way to read a
 prompt gives the golden logits and the golden tokens.
 
-Ways: at once, in chunks, alone, in ragged batches, after a cancel; kernels off (mlx-lm's layers), exact and fast; and
-mlx-lm's layers in bfloat16. A golden token counts where its margin is more than the error can turn round.
+Ways: at once, in chunks, alone, in ragged batches, from a cached prefix, after a cancel; kernels off (mlx-lm's
+layers), exact and fast; and mlx-lm's layers in bfloat16. A golden token counts where its margin is more than the error
+can turn round.
 
 Thread: any (mlx runs on the test's own thread)
 """
@@ -15,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lattice_cli.engine.prefix_open import open_prefix
 from lattice_cli.model.load import LoadedModel
+from lattice_cli.settings import EngineSettings
 from tests.model.goldens import (
     MODELS,
     NAMES,
@@ -122,6 +125,24 @@ def test_the_engine_gives_the_golden_replies_alone_and_in_company(
     check(goldens, asked.ask(goldens), bound_of(name, mode))
     if chunk == 512:
         check(goldens, [asked.ask([golden])[0] for golden in goldens], bound_of(name, mode))
+
+
+def test_what_a_cached_prefix_gives_is_golden(model: LoadedModel, name: str, mode: str) -> None:
+    """Reports 67 to 69: prompts of 63, 64, 65 and 257 tokens that begin alike, several times each, one after the other
+    and then at once. Recurrent states cannot be cut back, so they are found from the second time on.
+    """
+    goldens = goldens_of(name)[2:]
+    prefix = open_prefix(model.network, EngineSettings(cache_bytes=1 << 28))
+    asked = Asked(model, 64, prefix)
+    for turn in range(2):
+        for golden in goldens:
+            check([golden], asked.ask([golden]), bound_of(name, mode))
+        assert prefix.stats.reused_tokens > 0 or turn == 0
+    before = prefix.stats.reused_tokens
+    check(goldens, asked.ask(goldens), bound_of(name, mode))
+    assert prefix.stats.reused_tokens - before > 300
+    again = asked.ask(goldens[::-1])
+    check(goldens[::-1], again, bound_of(name, mode))
 
 
 @pytest.mark.parametrize("steps", [6, *(pytest.param(steps, marks=slow) for steps in (1, 3, 12))])
