@@ -310,7 +310,7 @@ class Talk:
 
     def _moved(self, session: Session) -> str:
         """To an earlier or later state; the system prompt is not part of it."""
-        before, self.session = self.session, session.told(self.session.system)
+        before, self.session, self._thought = self.session, session.told(self.session.system), None
         note = self._save()
         fewer = before.questions - session.questions
         text = _glimpse((before if fewer > 0 else session).last_question or "")
