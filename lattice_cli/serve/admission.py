@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lattice_cli.engine.worker import EngineWorker, State, Ticket
 from lattice_cli.errors import EngineLost, ModelNotFound, UnsupportedField
 from lattice_cli.events import Scored
 from lattice_cli.job import Prompt
 from lattice_cli.model.card import ModelCard
-from lattice_cli.serve.hearing import heard
+from lattice_cli.serve.hearing import heard, in_time
 from lattice_cli.serve.jobs import jobs_of, nothing_said
 from lattice_cli.serve.middleware import Visit
 from lattice_cli.serve.prompts import prompts_of
@@ -61,8 +61,8 @@ class Admission:
     def admit(self, dialect: Dialect, body: bytes, visit: Visit) -> Admitted:
         """Read, check, render and queue a request.
 
-        Raises: BadRequest, ModelNotFound, EngineUnavailable, Overloaded; ClientGone, EngineFault where prompts are
-        scored first.
+        Raises: BadRequest, ModelNotFound, EngineUnavailable, Overloaded; ClientGone, DeadlinePassed, EngineFault where
+        prompts are scored first.
         """
         ask = dialect.parse(body)
         visit.stream = ask.stream
@@ -71,7 +71,9 @@ class Admission:
         if self._settings.log_prompts:
             for prompt in prompts:
                 log.info("prompt %s id=%s", json.dumps(prompt.text), visit.request_id)
+        deadline_s = self._deadline_s(visit)
         jobs = [job for prompt in prompts for job in jobs_of(ask, card, prompt, self._settings)]
+        jobs = [replace(job, limits=replace(job.limits, deadline_s=deadline_s)) for job in jobs]
         echoes = self._echoes(ask, prompts, visit)
         ticket = self._worker.submit(jobs) if jobs[0].limits.max_tokens else nothing_said(jobs)
         choice_of = {job.id: index for index, job in enumerate(jobs)}
@@ -109,13 +111,18 @@ class Admission:
         names = ", ".join(header_names(ignored)) or "none that can be printed"
         log.warning("fields that nobody knows: %s id=%s", names, visit.request_id)
 
+    def _deadline_s(self, visit: Visit) -> float | None:
+        """When a request must be over, from its arrival on."""
+        timeout_s = self._settings.request_timeout_s
+        return None if timeout_s is None else visit.started_s + timeout_s
+
     def _echoes(self, ask: Ask, prompts: Sequence[Prompt], visit: Visit) -> list[Echo]:
         """What is sent back of the prompts, read for it where log-probabilities were asked for. Raises as `heard`."""
         if not ask.echo:
             return []
         if ask.logprobs is None:
             return [Echo(prompt.text) for prompt in prompts]
-        ticket = self._worker.score([prompt.ids for prompt in prompts], ask.logprobs)
-        events = heard(ticket, visit, self._settings.poll_s)
+        ticket = self._worker.score([prompt.ids for prompt in prompts], ask.logprobs, self._deadline_s(visit))
+        events = in_time(heard(ticket, visit, self._settings.poll_s))
         scores = {event.job_id: event.scores for event in events if isinstance(event, Scored)}
         return [Echo(prompt.text, scores[job.id]) for prompt, job in zip(prompts, ticket.jobs, strict=True)]

@@ -32,6 +32,7 @@ from lattice_cli.serve.options import (
     LogFileOption,
     OldDrainOption,
     PortOption,
+    RequestTimeoutOption,
     UnixSocketOption,
 )
 
@@ -113,6 +114,7 @@ def serve_command(
             help="The largest request body [default: 16; lattice-0.6.1: 1, 0.5.0: 2].",
         ),
     ] = None,
+    request_timeout: RequestTimeoutOption = None,
     drain_seconds: DrainOption = 30.0,
     drain_s: OldDrainOption = None,
     exit_on_broken: Annotated[
@@ -148,6 +150,7 @@ def serve_command(
         aliases=tuple(alias or ()),
         strict_fields=strict_fields,
         tool_fallback=tool_fallback is not None,
+        request_timeout_s=request_timeout,
     )
     door = Door(host, port, unix_socket, tuple(allow_host or ()), tuple(api_key or ()), tuple(cors_origin or ()))
     _check_door(typed, door)

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from lattice_cli.engine.completion import Completion
@@ -20,7 +21,7 @@ from lattice_cli.policy import Commit
 from lattice_cli.serve import sse
 from lattice_cli.serve.admission import Admitted
 from lattice_cli.serve.failures import ClientGone, unexpected
-from lattice_cli.serve.hearing import heard
+from lattice_cli.serve.hearing import heard, in_time, too_late
 from lattice_cli.serve.settings import ServeSettings
 from lattice_cli.serve.wire import Frame
 
@@ -45,12 +46,14 @@ class Exchange:
     # An answer in one body.
 
     def whole(self, admitted: Admitted) -> bytes:
-        """Wait for the answer. Raises: ClientGone, or the error that ended it."""
+        """Wait for the answer; one that is late is told as far as it came. Raises: ClientGone, or the error that ended
+        it.
+        """
         completions = {job_id: Completion(job_id) for job_id in admitted.choice_of}
         for event in self._heard(admitted):
             if event is not None:
                 completions[event.job_id].add(event)
-        replies = list(completions.values())
+        replies = _cut_at_deadline(list(completions.values()))
         admitted.visit.tokens = _tokens([one.finished for one in replies if one.finished is not None])
         return admitted.voice.whole(replies)
 
@@ -61,7 +64,7 @@ class Exchange:
 
         Raises: ClientGone, or an error that came before.
         """
-        events = self._heard(admitted)
+        events = in_time(self._heard(admitted))
         return self._told(admitted, chain(self._before_commit(events), events))
 
     def _before_commit(self, heard: Iterator[Event | None]) -> list[Event | None]:
@@ -140,6 +143,17 @@ def _frames(admitted: Admitted, event: Event | None) -> Sequence[Frame]:
             return admitted.voice.close(admitted.choice_of[event.job_id], event)
         case None | Prefilled() | Failed() | Scored():
             return ()
+
+
+def _cut_at_deadline(replies: list[Completion]) -> list[Completion]:
+    """Replies that were late end as those do that were too long. Raises: DeadlinePassed where none has any text."""
+    late = [one for one in replies if one.finished is not None and one.finished.reason == "deadline"]
+    if late and not any(one.answer or one.reasoning or one.calls for one in replies):
+        raise too_late()
+    for one in late:
+        assert one.finished is not None
+        one.finished = replace(one.finished, reason="length")
+    return replies
 
 
 def _tokens(finished: list[Finished]) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lattice_cli.engine.worker import Ticket
-from lattice_cli.events import Event, Failed
+from lattice_cli.errors import DeadlinePassed
+from lattice_cli.events import Event, Failed, Finished
 from lattice_cli.serve.failures import ClientGone
 from lattice_cli.serve.middleware import Visit
 
@@ -30,3 +31,18 @@ def heard(ticket: Ticket, visit: Visit, poll_s: float) -> Iterator[Event | None]
             yield event
     finally:
         ticket.cancel()
+
+
+def in_time(events: Iterator[Event | None]) -> Iterator[Event | None]:
+    """The same events, as far as the time that a request may take goes. Raises: DeadlinePassed, and what they raise."""
+    for event in events:
+        if isinstance(event, Finished) and event.reason == "deadline":
+            raise too_late()
+        yield event
+
+
+def too_late() -> DeadlinePassed:
+    return DeadlinePassed(
+        "the time that a request may take is over",
+        hint="ask for fewer tokens; the server sets it with --request-timeout",
+    )

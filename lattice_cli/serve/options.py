@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lattice_cli.options import finite
+from lattice_cli.options import above_zero, finite
 
 HostOption = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is any of this machine.")]
 PortOption = Annotated[
@@ -47,6 +47,14 @@ LogFileOption = Annotated[
     typer.Option(
         metavar="FILE",
         help="Log to this file instead of stderr, a line for each request; it may be rotated. SIGHUP is harmless then.",
+    ),
+]
+RequestTimeoutOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        callback=above_zero,
+        help="How long a request may take: then 504, or the reply as far as it came [default: as long as it takes].",
     ),
 ]
 DrainOption = Annotated[

@@ -31,8 +31,9 @@ class ServeSettings:
     that nobody knows is refused; with `tool_fallback` tools are offered in words of ours where a template has none.
 
     `commit_s`: how long a stream's status waits for the engine's first event before it is 200 all the
-    same; `keepalive_s`: the longest silence on an open stream; `poll_s`: how often a waiting request
-    looks whether its client is still there.
+    same; `request_timeout_s`: how long a request may take from its arrival on (None: as long as it takes);
+    `keepalive_s`: the longest silence on an open stream; `poll_s`: how often a waiting request looks whether its client
+    is still there.
     """
 
     sampling: SamplingChoice = field(default_factory=SamplingChoice)
@@ -41,6 +42,7 @@ class ServeSettings:
     policy: Policy = OPENAI
     max_body_bytes: int | None = None
     commit_s: float = 2.0
+    request_timeout_s: float | None = None
     keepalive_s: float = 5.0
     poll_s: float = 0.05
     log_prompts: bool = False
