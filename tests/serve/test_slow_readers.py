@@ -1,0 +1,45 @@
+"""A client that holds its connection and reads nothing, over a real socket.
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from lattice_cli.settings import EngineSettings
+from tests.serve.stage import PATH, REPLIES, Raw, body, eventually, served
+
+pytestmark = pytest.mark.wire
+
+FLOOD = {"when": "flood", "tokens": ["x" * 2000], "then": "repeat"}
+
+
+class Deaf(Raw):
+    """Takes a few kilobytes, and no more."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.settimeout(10.0)
+        self.socket.connect(("127.0.0.1", port))
+        self.heard = b""
+
+
+def test_a_client_that_reads_nothing_loses_its_reply_and_nobody_waits_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Its slot is free again while it is still connected, and the log says why."""
+    with (
+        served([FLOOD, *REPLIES], engine=EngineSettings(max_rows=1, max_pending=1), context_tokens=10**9) as house,
+        caplog.at_level(logging.WARNING, "lattice.engine"),
+        Deaf(house.port) as deaf,
+    ):
+        deaf.post(body("flood", stream=True, max_tokens=10**8))
+        deaf.until(b"xxxx")
+        eventually(lambda: "the reply was not read" in caplog.text)
+        eventually(house.idle)
+        with house.client() as client:
+            said = client.post(PATH, json=body()).json()
+        assert said["choices"][0]["message"]["content"] == "hello world"
