@@ -81,11 +81,6 @@ def mergeable(caches: Sequence[Any]) -> bool:
     return all(hasattr(part, "merge") for part in parts)
 
 
-def trims(caches: Sequence[Any]) -> bool:
-    """Whether the state after fewer tokens can be had of such caches, as they are now."""
-    return all(hasattr(cache, "is_trimmable") and cache.is_trimmable() for cache in caches)
-
-
 def split(caches: list[Any], index: int, rows: int) -> list[Any]:
     """One row's caches out of a batch's."""
     if rows == 1 and not all(hasattr(cache, "extract") for cache in caches):

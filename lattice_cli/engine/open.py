@@ -17,6 +17,7 @@ from lattice_cli.settings import EngineSettings, Home
 
 if TYPE_CHECKING:
     from lattice_cli.engine.backend import Backend
+    from lattice_cli.engine.prefix import PrefixCache
     from lattice_cli.kernels.blas import BlasReport
     from lattice_cli.kernels.native_choice import Native
     from lattice_cli.model.load import LoadedModel
@@ -31,11 +32,14 @@ SLOW_CPU_CHUNK_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class OpenEngine:
-    """What the worker owns once a model is loaded. `release` is the thread's very last act."""
+    """What the worker owns once a model is loaded. `release` is the thread's very last act; `prefix` is the backend's
+    cache, whose `stats` any thread may read (None: a script has none).
+    """
 
     card: ModelCard
     engine: Engine
     release: Callable[[], None] = lambda: None
+    prefix: PrefixCache | None = None
 
     def close(self) -> None:
         """End the engine. The calling thread can do nothing with mlx after this."""
@@ -83,6 +87,8 @@ def open_network(
     import mlx.core as mx
 
     from lattice_cli.engine.backend import MlxBackend
+    from lattice_cli.engine.pace import Pace
+    from lattice_cli.engine.prefix_open import open_prefix
 
     def release() -> None:
         install.take_functions()
@@ -96,11 +102,14 @@ def open_network(
             install.put_functions(native.module)
         slow = platform.backend_name() == "cpu" and native.module is None
         chunk = settings.prefill_chunk or (SLOW_CPU_CHUNK_TOKENS if slow else CHUNK_TOKENS)
-        backend = MlxBackend(loaded.network, settings.max_rows, chunk, partial(_fit_threads, products, native))
+        pace = Pace(chunk, fixed=settings.prefill_chunk is not None)
+        fit = partial(_fit_threads, products, native)
+        prefix = open_prefix(loaded.network, settings)
+        backend = MlxBackend(loaded.network, settings.max_rows, chunk, fit, prefix, pace=pace)
     except BaseException:
         release()
         raise
-    return OpenEngine(loaded.card, Engine(loaded.card, watch(backend), settings), release=release)
+    return OpenEngine(loaded.card, Engine(loaded.card, watch(backend), settings), release, prefix)
 
 
 def _fit_threads(products: BlasReport, native: Native) -> None:

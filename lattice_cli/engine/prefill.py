@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lattice_cli.engine.lane import Lane, Leave, Stem, merged, trims
+from lattice_cli.engine.lane import Lane, Leave, Stem, merged
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_tree import common
 from lattice_cli.engine.row import Choices
@@ -138,7 +138,7 @@ class PromptBatch:
         others = [other for other in self._lanes if other is not lane] if self._prefix.on else []
         for other in others:  # they may be past the place where both part
             shared = common(lane.ids[:-1], other.ids[: other.done])
-            if shared >= other.cached + FOLLOWED_TOKENS and (shared == other.done or trims(other.caches)):
+            if shared >= other.cached + FOLLOWED_TOKENS and (shared == other.done or self._prefix.trims(other.caches)):
                 self._prefix.keep(other.ids[: other.done], other.caches)
         found = self._prefix.find(lane.ids)
         lane.caches = found.caches if found.caches is not None else self._fresh()

@@ -65,6 +65,10 @@ class PrefixCache:
             reused_tokens=stats.reused_tokens + reused_tokens,
         )
 
+    def trims(self, caches: list[Any]) -> bool:
+        """Whether what is kept of such caches would serve shorter prefixes, too."""
+        return self._keeper is not None and self._keeper.trimmable(caches)
+
     def cuts(self, turns: Sequence[int], total: int, found: Found) -> list[int]:
         """Where the reading of a prompt of `total` tokens should stop for its state to be kept; see prefix_cuts.py."""
         if self._keeper is None or self._keeper.trims or not self.on:

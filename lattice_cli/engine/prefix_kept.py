@@ -30,6 +30,9 @@ class Keeper(Protocol):
     @property
     def trims(self) -> bool: ...
 
+    def trimmable(self, caches: list[Any]) -> bool:
+        """Whether a state of such caches, as they are now, would trim."""
+
     def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
         """A copy of one row's caches, which hold `tokens` tokens; `like` has the first `shared` of them, so its pieces
         may be used. None where the caches hold something else.

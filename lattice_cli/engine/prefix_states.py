@@ -20,14 +20,14 @@ from lattice_cli.engine.prefix_kept import Keeper, Kept
 from lattice_cli.kernels.state import DecoderState
 
 BLOCK_TOKENS = 128
-_ALWAYS_TRIM = frozenset(("KVCache", "QuantizedKVCache", "ConcatenateKVCache"))
+_TRIM = frozenset(("KVCache", "QuantizedKVCache"))
 
 
 def keeper_of(caches: Sequence[Any]) -> Keeper:
     """For the caches of a network, of which `caches` are fresh ones."""
     if len(caches) == 1 and isinstance(caches[0], DecoderState):
         return PagesKeeper(caches[0].is_trimmable())
-    return ArraysKeeper(all(type(cache).__name__ in _ALWAYS_TRIM for cache in caches))
+    return ArraysKeeper(all(_kind(cache) in _TRIM for cache in caches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,9 @@ class PagesKeeper:
     """For the one cache of a fused decoder."""
 
     trims: bool
+
+    def trimmable(self, caches: list[Any]) -> bool:
+        return bool(caches[0].is_trimmable())
 
     def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
         state: DecoderState = caches[0]
@@ -72,6 +75,9 @@ class ArraysKeeper:
 
     trims: bool
 
+    def trimmable(self, caches: list[Any]) -> bool:
+        return all(map(_trims, caches))
+
     def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
         if any(getattr(cache, "offset", tokens) != tokens for cache in caches):
             return None
@@ -83,8 +89,7 @@ class ArraysKeeper:
         rest = sum(array.nbytes for one in others.values() for array in _arrays(one))
         if rest:
             pieces[object()] = rest
-        trims = all(getattr(cache, "is_trimmable", lambda: False)() for cache in caches)
-        return Kept(tokens, Arrays(plain, blocks, others), pieces, trims)
+        return Kept(tokens, Arrays(plain, blocks, others), pieces, self.trimmable(caches))
 
     def restore(self, kept: Kept, tokens: int) -> list[Any]:
         state: Arrays = kept.state
@@ -115,6 +120,21 @@ class ArraysKeeper:
         return (*same, *(Block(mx.contiguous(rest[..., cut : cut + BLOCK_TOKENS, :])) for cut in cuts))
 
 
+def _kind(cache: Any) -> str:
+    """The name of a cache of mlx-lm's own; a model's own kind has none here."""
+    return type(cache).__qualname__ if type(cache).__module__ == "mlx_lm.models.cache" else ""
+
+
+def _trims(cache: Any) -> bool:
+    """Whether the state after fewer tokens can be had of a cache.
+
+    UPSTREAM: mlx-lm 0.32's ConcatenateKVCache says so of itself, and appends to what it had before it was trimmed.
+    """
+    if _kind(cache) == "CacheList":
+        return all(map(_trims, cache.caches))
+    return _kind(cache) in _TRIM or (_kind(cache) == "RotatingKVCache" and cache.is_trimmable())
+
+
 def _plain(caches: list[Any]) -> tuple[int, ...]:
     """The numbers of the caches that are plain keys and values of one shape and type."""
     found = [number for number, cache in enumerate(caches) if _is_plain(cache)]
@@ -125,9 +145,8 @@ def _plain(caches: list[Any]) -> tuple[int, ...]:
 
 
 def _is_plain(cache: Any) -> bool:
-    kind = type(cache)
-    plain = (kind.__module__, kind.__qualname__) == ("mlx_lm.models.cache", "KVCache") and cache.keys is not None
-    return plain and cache.keys.shape[3] == cache.values.shape[3] and cache.keys.dtype == cache.values.dtype
+    plain = _kind(cache) == "KVCache" and cache.keys is not None
+    return bool(plain) and cache.keys.shape[3] == cache.values.shape[3] and cache.keys.dtype == cache.values.dtype
 
 
 def _likeness(cache: Any) -> tuple[Any, ...]:

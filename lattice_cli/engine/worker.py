@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from lattice_cli.engine.desk import Desk
+from lattice_cli.engine.prefix_kept import CacheStats
 from lattice_cli.engine.ticket import Cancel, Message, Stop, Submit, Ticket, new_job_id
 from lattice_cli.engine.waiting_room import WaitingRoom
 from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError
@@ -27,6 +28,7 @@ from lattice_cli.settings import EngineSettings
 
 if TYPE_CHECKING:
     from lattice_cli.engine.open import OpenEngine
+    from lattice_cli.engine.prefix import PrefixCache
 
 __all__ = ["Cancel", "EngineWorker", "Message", "State", "Stop", "Submit", "Ticket", "new_job_id"]
 
@@ -61,9 +63,15 @@ class EngineWorker:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.state = State.LOADING
         self.card: ModelCard | None = None
+        self._prefix: PrefixCache | None = None
         self.error: LatticeError | None = None
         self.on_broken: Callable[[LatticeError], None] | None = None
         self.watch: Callable[[Event], None] = lambda event: None  # hears every event, on the worker thread
+
+    @property
+    def cache_stats(self) -> CacheStats:
+        """What the prefix cache holds and did so far; all zero where there is none. Any thread, any time."""
+        return CacheStats() if self._prefix is None else self._prefix.stats
 
     def start(self) -> None:
         """Start the thread, which loads the model first."""
@@ -151,6 +159,7 @@ class EngineWorker:
             desk = Desk(opened.engine, self._room.job_ended, lambda event: self.watch(event))
             with self._lock:
                 self.card, self.state = opened.card, State.READY
+                self._prefix = opened.prefix
             self._settled.set()
             while self._run_messages(desk):
                 desk.turn()

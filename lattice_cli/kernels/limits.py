@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,16 @@ def memory_bytes(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/c
     folders = _groups("memory", cgroups, membership)
     limits = [_number(folder / name) for folder in folders for name in names]
     return min(total, *(int(limit) for limit in limits if limit), total)
+
+
+def default_cache_bytes() -> int:
+    """How much memory the prefix cache has where nobody says: a quarter of that which states lie in, the GPU's where it
+    has its own.
+    """
+    mx = sys.modules.get("mlx.core")
+    info = mx.device_info() if hasattr(mx, "device_info") else {}  # a broken mlx may be there in part
+    device = next((int(info[name]) for name in ("memory_size", "total_memory") if info.get(name)), None)
+    return (memory_bytes() if device is None else device) // 4
 
 
 def give_back_memory() -> None:

@@ -46,6 +46,7 @@ def rows(found: Examination) -> list[tuple[str, str]]:
         *([("BLAS", found.blas + rate)] if found.blas is not None else []),
         *([("kernels", found.kernels)] if found.kernels is not None else []),
         ("memory", f"{console.megabytes(found.memory_bytes)}, {found.cores} cores"),
+        ("prefix cache", f"up to {console.megabytes(found.cache_bytes)} unless `--cache-bytes` says otherwise"),
         ("home", found.home),
         ("models folder", found.models_folder + free),
         ("models", ", ".join(found.models) or "none yet"),

@@ -16,6 +16,8 @@ from lattice_cli import __version__
 from lattice_cli.errors import LatticeError
 from lattice_cli.settings import Home
 
+# mlx-lm's architectures with caches that cannot be merged into a batch's (engine/lane.py asks the caches themselves).
+ROWS_ALONE = frozenset(("afm7", "deepseek_v41", "llama4"))
 PACKAGES = ("mlx", "mlx-lm", "transformers", "tokenizers")
 
 
@@ -43,6 +45,7 @@ class Examination:
     gflops: float | None
     cores: int
     memory_bytes: int
+    cache_bytes: int
     home: str
     models_folder: str
     free_bytes: int | None
@@ -62,7 +65,7 @@ class Examination:
 def examine(home: Home) -> Examination:
     """Ask everything. Cost: half a second, of which 0.2 s measuring. The calling thread uses mlx."""
     from lattice_cli.kernels import platform
-    from lattice_cli.kernels.limits import memory_bytes, usable_cores
+    from lattice_cli.kernels.limits import default_cache_bytes, memory_bytes, usable_cores
 
     missing: list[Missing] = []
     blas, gflops, device = _products(home, missing)
@@ -77,6 +80,7 @@ def examine(home: Home) -> Examination:
         gflops=gflops,
         cores=usable_cores(),
         memory_bytes=memory_bytes(),
+        cache_bytes=default_cache_bytes(),
         home=str(home.root),
         models_folder=str(home.models),
         free_bytes=_free_bytes(home.models),
@@ -133,6 +137,9 @@ def _models(home: Home, missing: list[Missing]) -> tuple[str, ...]:
     for line in lines:
         if line.problem:
             missing.append(Missing(f"model `{line.name}`: {line.problem}", None, blocks=False))
+        if line.architecture in ROWS_ALONE:
+            alone = f"model `{line.name}` makes one reply at a time: caches of `{line.architecture}` cannot be merged"
+            missing.append(Missing(alone, None, blocks=False))
     try:
         locate(home.default_model, home)
     except LatticeError as error:

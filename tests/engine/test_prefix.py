@@ -31,6 +31,9 @@ class Paper:
     def __init__(self, trims: bool) -> None:
         self.trims = trims
 
+    def trimmable(self, caches: list[Any]) -> bool:
+        return self.trims
+
     def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
         ids: Ids = tuple(caches)
         if len(ids) != tokens:

@@ -262,3 +262,121 @@ def test_memory_stays_within_the_budget_and_comes_back(network: Any) -> None:
     floor.cache.clear()
     mx.clear_cache()
     assert mx.get_active_memory() - empty < 50_000
+
+
+# Caches of other kinds.
+
+
+class With:
+    """A network whose caches are of another kind."""
+
+    def __init__(self, network: Any, make: Any) -> None:
+        self._network = network
+        self._make = make
+
+    def make_cache(self) -> list[Any]:
+        return [self._make() for _ in self._network.layers]
+
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        return self._network(inputs, cache=cache)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with file_limit_kept():
+        from mlx_lm.utils import load_model
+    return load_model(write_tiny_folder(tmp_path_factory.mktemp("tiny") / "llama", "llama"))[0]
+
+
+@pytest.mark.parametrize("window", [64, 400])
+def test_a_rotating_cache_is_trimmed_only_while_nothing_has_left_it(llama: Any, window: int) -> None:
+    from mlx_lm.models.cache import RotatingKVCache
+
+    network = With(llama, lambda: RotatingKVCache(window))
+    floor, start = Floor(network), chat_of(1, 150)
+    text, _ = floor.ask((*start, *chat_of(2, 60)), cuts=(150,))
+    edited = (*start, *chat_of(3, 60))
+    assert floor.ask(edited, cuts=(150,)) == (cold(network, edited), 150)
+    longer = (*start, *chat_of(2, 60), *said(text), *chat_of(4, 30))
+    assert floor.ask(longer) == (cold(network, longer), 218)
+    inside = (*start, *chat_of(2, 60)[:20], *chat_of(5, 30))
+    assert floor.ask(inside) == (cold(network, inside), 150 if window == 64 else 170)
+
+
+def test_rows_whose_caches_cannot_be_merged_run_one_at_a_time(llama: Any) -> None:
+    from mlx_lm.models.cache import ConcatenateKVCache
+
+    network = With(llama, ConcatenateKVCache)
+    floor, prompts = Floor(network, chunk=32), [chat_of(seed, 100) for seed in (1, 2, 3)]
+    jobs = [floor.job(prompt) for prompt in prompts]
+    events = floor.run(*jobs)
+    assert [text_of(events, job.id) for job in jobs] == [cold(llama, prompt) for prompt in prompts]
+    assert floor.ask(prompts[0]) == (cold(llama, prompts[0]), 99)
+    cancelled, other = floor.job(chat_of(4, 100), max_tokens=50), floor.job(chat_of(5, 100))
+    floor.engine.add(cancelled)
+    floor.engine.add(other)
+    for _ in range(12):
+        floor.engine.step()
+    floor.engine.cancel(cancelled.id)
+    assert text_of(floor.finish(), other.id) == cold(llama, other.prompt.ids)
+
+
+def filled(make: Any, tokens: int, chunk: int = 50) -> Any:
+    """A cache with random keys and values."""
+    cache, random = make(), mx.random.normal((2, 1, 2, tokens, 8))
+    for at in range(0, tokens, chunk):
+        cache.update_and_fetch(*random[..., at : at + chunk, :])
+    return cache
+
+
+def test_layers_of_several_kinds_are_kept_together() -> None:
+    """A window in one layer and everything in the others, as Gemma's; the values of one are wider than its keys."""
+    from mlx_lm.models.cache import ArraysCache, KVCache, RotatingKVCache
+
+    recurrent = ArraysCache(2)
+    recurrent[0], recurrent[1] = mx.ones((1, 3)), mx.ones((1, 4, 4))
+    wide = KVCache()
+    wide.update_and_fetch(mx.ones((1, 2, 200, 8)), mx.ones((1, 2, 200, 12)))
+    caches = [filled(KVCache, 200), filled(lambda: RotatingKVCache(64), 200), wide, recurrent, filled(KVCache, 200)]
+    keeper = keeper_of(caches)
+    assert (keeper.trims, keeper.trimmable(caches)) == (False, False)
+    kept = keeper.keep(caches, 200, None, 0)
+    assert kept is not None and not kept.trims
+    assert keeper.keep(caches, 199, None, 0) is None
+    for one, other in zip(caches, keeper.restore(kept, 200), strict=True):
+        assert type(one) is type(other) and one is not other
+        if type(one) is ArraysCache:
+            pairs = list(zip(one.cache, other.cache, strict=True))
+        else:
+            pairs = list(zip(one.keys_and_values(), other.keys_and_values(), strict=True))
+            assert one.offset == other.offset
+        assert all(mx.array_equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("tokens", [1, 127, 128, 129, 200])
+def test_keys_and_values_are_cut_anywhere(tokens: int) -> None:
+    from mlx_lm.models.cache import KVCache
+
+    caches = [filled(KVCache, 200), filled(KVCache, 200)]
+    keeper = keeper_of(caches)
+    kept = keeper.keep(caches, 200, None, 0)
+    assert kept is not None and kept.trims
+    for one, other in zip(caches, keeper.restore(kept, tokens), strict=True):
+        assert all(
+            mx.array_equal(a[..., :tokens, :], b)
+            for a, b in zip(one.keys_and_values(), other.keys_and_values(), strict=True)
+        )
+
+
+def test_blocks_that_two_prompts_begin_with_are_kept_once() -> None:
+    from mlx_lm.models.cache import KVCache
+
+    keeper, caches = keeper_of([KVCache()]), [filled(KVCache, 300)]
+    first = keeper.keep(caches, 300, None, 0)
+    assert first is not None
+    second = keeper.keep(caches, 300, first, 270)
+    assert second is not None
+    assert len(first.pieces.keys() & second.pieces.keys()) == 2
