@@ -11,6 +11,7 @@ Thread: any (mlx runs on the test's own thread)
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,3 +191,13 @@ def test_a_network_in_bfloat16_is_as_near_as_bfloat16_can_be(name: str) -> None:
 def test_the_folders_are_small() -> None:
     for folder in (MODELS / name for name in NAMES):
         assert all(file.stat().st_size < 2_000_000 for file in folder.iterdir())
+
+
+def test_the_recurrent_layers_of_a_mixture_run_on_the_native_scan(tmp_path: Path) -> None:
+    """Its layers are mlx-lm's, because experts have no fused form; the scan over time is ours all the same."""
+    import mlx.core as mx
+
+    with loaded("qwen3_5_moe", "exact") as model:
+        graph = tmp_path / "graph.dot"
+        mx.export_to_dot(str(graph), model.network(mx.array([[1, 2, 3]])))
+    assert graph.read_text().count("LatticeGatedDelta") == 3
