@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
 from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Started
@@ -24,7 +23,7 @@ FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60
 INTER_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 REQUEST_S = (0.001, 0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
-Figures = Mapping[str, tuple[str, float]]  # name -> (help, value)
+Figures = Mapping[str, tuple[str, float]]  # name -> (help, value); a name with `_total` counts
 
 
 class Telemetry:
@@ -115,7 +114,7 @@ class Telemetry:
     def watch(self, name: str, text: str, states: tuple[str, ...], state: Callable[[], str]) -> None:
         """A gauge of 1 for the state that holds, and of 0 for the others, asked when it is read."""
 
-        def families() -> Iterator[GaugeMetricFamily]:
+        def families() -> Iterator[Metric]:
             family = GaugeMetricFamily(name, text, labels=["state"])
             now = state()
             for one in states:
@@ -125,17 +124,18 @@ class Telemetry:
         self._collect(families)
 
     def figures(self, read: Callable[[], Figures]) -> None:
-        """Gauges that somebody else keeps, asked when they are read."""
+        """Numbers that somebody else keeps, asked when they are read."""
 
-        def families() -> Iterator[GaugeMetricFamily]:
+        def families() -> Iterator[Metric]:
             for name, (text, value) in read().items():
-                yield GaugeMetricFamily(name, text, value=value)
+                kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                yield kind(name, text, value=value)
 
         self._collect(families)
 
-    def _collect(self, families: Callable[[], Iterator[GaugeMetricFamily]]) -> None:
+    def _collect(self, families: Callable[[], Iterator[Metric]]) -> None:
         class Reader:
-            def collect(self) -> Iterator[Any]:
+            def collect(self) -> Iterator[Metric]:
                 return families()
 
         self._registry.register(Reader())

@@ -97,8 +97,8 @@ def test_openmetrics_comes_when_it_is_asked_for() -> None:
 def test_states_and_figures_are_asked_when_they_are_read() -> None:
     telemetry, state, rows = Telemetry(), ["loading"], [0.0]
     telemetry.watch("lattice_engine_state", "it", ("loading", "ready"), lambda: state[0])
-    telemetry.figures(lambda: {"lattice_rows": ("rows", rows[0])})
+    telemetry.figures(lambda: {"lattice_rows": ("rows", rows[0]), "lattice_cache_hits_total": ("hits", 5)})
     state[0], rows[0] = "ready", 3.0
     found = samples(telemetry)
     assert (found["lattice_engine_state{state=loading}"], found["lattice_engine_state{state=ready}"]) == (0, 1)
-    assert found["lattice_rows"] == 3
+    assert (found["lattice_rows"], found["lattice_cache_hits_total"]) == (3, 5)

@@ -26,10 +26,16 @@ class Metrics:
         telemetry.figures(self._load)
 
     def _load(self) -> Figures:
-        running = self._telemetry.running
+        running, cache = self._telemetry.running, self._worker.cache_stats
         return {
             "lattice_rows": ("Replies that are being made", running),
             "lattice_queue_depth": ("Replies that wait for a slot", max(0, self._worker.open_jobs() - running)),
+            "lattice_cache_bytes": ("What the prefix cache holds", cache.bytes),
+            "lattice_cache_budget_bytes": ("The most that it may hold", cache.budget_bytes),
+            "lattice_cache_entries": ("Beginnings of prompts that it holds", cache.entries),
+            "lattice_cache_lookups_total": ("Prompts that were looked up in it", cache.lookups),
+            "lattice_cache_hits_total": ("Those that it had the beginning of", cache.hits),
+            "lattice_cache_evictions_total": ("Beginnings that made room for others", cache.evictions),
         }
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:

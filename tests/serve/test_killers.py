@@ -236,6 +236,12 @@ def test_14_an_error_after_the_stream_began_is_an_event(script: Target) -> None:
     assert '"finish_reason":"stop"' not in told
 
 
+def test_14_the_control_request_is_a_control(script: Target) -> None:
+    """What is asked after each line would notice a server that is gone."""
+    with pytest.raises((AssertionError, httpx2.HTTPError)), httpx2.Client(base_url="http://127.0.0.1:9") as nobody:
+        Target(script.process, 9, nobody).control()
+
+
 def test_15_an_error_in_a_seeded_request_is_500(script: Target) -> None:
     refused(script.post(body("raise", seed=1, temperature=1)), 500)
 

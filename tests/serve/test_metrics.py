@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lattice_cli.policy import POLICIES
 from lattice_cli.settings import EngineSettings
-from tests.serve.process import Process
+from tests.serve.process import ROOT, Process
 from tests.serve.stage import PATH, REPLIES, Served, body, eventually, served, with_settings, write_script
 
 pytestmark = pytest.mark.wire
@@ -74,6 +74,24 @@ def test_requests_tokens_and_times_are_counted() -> None:
         assert found["lattice_cached_tokens_total"] >= 0
         assert found["lattice_http_request_duration_seconds_count{route=/health}"] == 1
         assert found["process_open_fds"] > 0 or not Path("/proc/self/fd").exists()
+
+
+def test_the_prefix_cache_is_counted(tmp_path: Path) -> None:
+    """Report 72: that a prompt was known can be seen, here as in `usage`."""
+    arguments = ("--model", str(ROOT / "fixtures/models/llama"), "--port", "0", "--cache-bytes", "8M")
+    with Process(tmp_path, *arguments) as process:
+        with process.client(process.port()) as client:
+            said = body("a text that comes again " * 8, max_tokens=1, temperature=0)
+            usage = [client.post(PATH, json=said).json()["usage"] for _ in range(2)]
+            found = figures(client)
+        assert process.signal(signal.SIGTERM).ended() == 0
+    cached = usage[1]["prompt_tokens_details"]["cached_tokens"]
+    assert usage[0]["prompt_tokens_details"]["cached_tokens"] == 0 < cached < usage[1]["prompt_tokens"]
+    assert found["lattice_cached_tokens_total"] == cached
+    assert found["lattice_prompt_tokens_total"] == sum(one["prompt_tokens"] for one in usage)
+    assert (found["lattice_cache_lookups_total"], found["lattice_cache_hits_total"]) == (2, 1)
+    assert 0 < found["lattice_cache_bytes"] <= found["lattice_cache_budget_bytes"] == 8 << 20
+    assert found["lattice_cache_entries"] > 0
 
 
 def test_rows_and_queue_are_told_and_come_back_to_nothing() -> None:
