@@ -237,6 +237,7 @@ def status(label: str) -> Iterator[None]:
         say(label)
         yield
         return
+    label = harmless(label)
     spinner = "dots" if (sys.stderr.encoding or "").lower().startswith("utf") else "line"
     with stderr_console().status(label, spinner=spinner):
         yield

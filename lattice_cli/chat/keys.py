@@ -1,4 +1,4 @@
-"""What keys do on the input line, beyond what prompt_toolkit's emacs keys do.
+"""What keys do on the input line, beyond what prompt_toolkit's emacs keys do, and how its letters are shown.
 
 Thread: any
 """
@@ -9,9 +9,11 @@ from prompt_toolkit.enums import DEFAULT_BUFFER
 from prompt_toolkit.filters import has_focus
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 
 from lattice_cli.chat.attach import at_words
 from lattice_cli.chat.typed import Typed, block_open
+from lattice_cli.harmless import STEERING
 
 
 class Pastes:
@@ -34,6 +36,14 @@ class Pastes:
     def typed(self, text: str) -> Typed:
         """The finished line, with what is known of its pastes."""
         return Typed(text, bool(self._first) and text.startswith(self._first), self._plain)
+
+
+class HarmlessProcessor(Processor):
+    """Shows one sign for each character of a paste that would steer the terminal or turn the text."""
+
+    def apply_transformation(self, transformation_input: TransformationInput) -> Transformation:
+        fragments = transformation_input.fragments
+        return Transformation([(style, STEERING.sub("?", text), *rest) for style, text, *rest in fragments])  # type: ignore[misc]
 
 
 def line_keys(pastes: Pastes) -> KeyBindings:

@@ -33,7 +33,7 @@ from lattice_cli.chat.ahead import preview
 from lattice_cli.chat.choice import choice
 from lattice_cli.chat.complete import Offers, Words, wanted
 from lattice_cli.chat.history import private_history
-from lattice_cli.chat.keys import Pastes, line_keys
+from lattice_cli.chat.keys import HarmlessProcessor, Pastes, line_keys
 from lattice_cli.chat.plain_line import SIGN, PlainLine
 from lattice_cli.chat.screen import terminal_size
 from lattice_cli.chat.typed import Typed
@@ -111,7 +111,7 @@ class EditedLine:
             history=history,
             input=keyboard,
             output=self._output,
-            input_processors=[TabsProcessor(char1=" ", char2=" ")],
+            input_processors=[TabsProcessor(char1=" ", char2=" "), HarmlessProcessor()],
             enable_suspend=True,
             completer=self._offers,
             complete_while_typing=Condition(lambda: wanted(get_app().current_buffer.document)),

@@ -18,7 +18,7 @@ from lattice_cli.chat.view import Painter, Row
 KEPT_ROWS = 2  # of a long block, when its beginning is shown for good
 CJK = 0x2E80  # from here on scripts break lines between any two letters
 MAYBE_OPEN = re.compile(r"`|~~|\*(?!\s)|(?<!\w)_(?!\s)|\[[^\]]*$")  # shown marks that what follows may yet close
-SPARE = 8  # cells a column may get beyond what its cells so far need
+SPARE = 4  # cells a column may get beyond what its cells so far need
 
 
 def settled(painter: Painter, block: Block, rows: list[Row], width: int) -> tuple[Block, Block] | None:

@@ -114,6 +114,7 @@ def test_what_a_paste_holds_reaches_the_screen_harmless() -> None:
         line.read()
         assert "\x1b]0;" not in stream.getvalue()
         assert "\x9b" not in stream.getvalue()
+        assert "\u202e" not in stream.getvalue()
         shown = stream.getvalue().rpartition("\x1b[0m")[2]
         assert shown.startswith("a�]0;title�b�31mc�d\n")
 

@@ -211,8 +211,8 @@ def test_a_later_cell_that_is_longer_than_its_column_is_folded() -> None:
     stage.view.end()
     rows = stage.terminal.rows()
     assert sum(row.count("long") for row in rows) == 12
-    assert rows[-4:] == [*rows[-4:-2], "", "End."]
-    assert "".join(rows[-4:-2]).replace(" ", "") == "proseisarowtoo"
+    assert rows[-2:] == ["", "End."]
+    assert "".join(rows).replace(" ", "").endswith("proseisarowtooEnd.")
 
 
 def test_a_thought_is_live_and_then_one_row_with_its_time() -> None:

@@ -184,6 +184,48 @@ def test_a_new_line_is_made_with_alt_enter(tmp_path: Path) -> None:
         assert talk.rows()[2:4] == ["> one!", "  two"]
 
 
+def test_a_paste_of_500_lines_with_exit_among_them_is_one_message(tmp_path: Path) -> None:
+    """Report 122: lines of a paste were sent one by one, and one of them ended the chat."""
+    paste = "/exit\n" + "".join(f"line {i}\n" if i % 10 else "/exit\n" for i in range(499)) + "ECHO"
+    model = script(tmp_path, ECHO, {"tokens": ["not one message"]}, context_tokens=20_000)
+    with Talk(tmp_path / "home", "--model", model) as talk:
+        talk.at_prompt()
+        talk.paste(paste)
+        talk.sees("ECHO")
+        talk.enter()
+        talk.sees("seen")
+        talk.at_prompt()
+        rows = talk.rows()
+        assert [row.strip(" >") for row in rows if row.strip(" >").startswith(("line", "/exit"))] == paste.split("\n")[
+            :-1
+        ]
+        talk.send("\x04")
+        assert talk.ends() == 0
+
+
+def test_nothing_from_outside_steers_the_terminal(tmp_path: Path) -> None:
+    """A reply, a thought, names of a model and a file, a system prompt, a session's title, each with sequences that
+    set a title, turn text or clear the screen.
+    """
+    evil = "\x1b]0;title\x07\x1b[2J\x9b2J\u202eevil"
+    file = tmp_path / f"{evil[:4]}notes"
+    file.write_text("text")
+    answer = f"{evil}\n\n```python\n{evil}\n```\n| a |\n|-|\n| {evil} |\n"
+    reply = {"tokens": ["<think>", evil, "</think>", answer]}
+    model = script(tmp_path, reply, think=["<think>", "</think>"])
+    (tmp_path / "bot.json").write_text((tmp_path / "bot.json").read_text().replace('"bot"', '"b\\u001b]0;x\\u0007ot"'))
+    with Talk(tmp_path / "home", "--model", model, "--system", evil) as talk:
+        talk.at_prompt()
+        talk.paste(f"{evil} @{file}")
+        talk.enter()
+        talk.sees("prompt tokens")
+        for command in ("/system", "/sessions", "/think", "/model", "/undo", "/redo", f"/export {tmp_path}/no/{evil}"):
+            talk.line(command)
+        talk.at_prompt()
+        for sequence in ("\x1b]", "\x1b[2J", "\x9b", "\u202e"):
+            assert sequence.encode() not in talk.raw
+
+
 def test_a_large_paste_during_an_answer_waits_for_the_prompt(tmp_path: Path) -> None:
     """Report 123: the rest of a long paste ran in the shell."""
     paste = "".join(f"rm -rf number-{i}\n" for i in range(3000))
