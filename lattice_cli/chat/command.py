@@ -115,11 +115,14 @@ def chat_command(
     from lattice_cli.chat.once import read_schema
     from lattice_cli.chat.piped import one_prompt, read_piped
     from lattice_cli.chat.running import Wish, run_chat
-    from lattice_cli.settings import read_api_key, read_home
+    from lattice_cli.settings import read_home
 
     choose_logging(typed, log_level, None)
     if no_color:
         os.environ["NO_COLOR"] = "1"  # what rich, prompt_toolkit and the editor of /edit read
+    if url is not None and (kernels is not None or threads is not None):
+        name = "--kernels" if kernels is not None else "--threads"
+        raise UsageError(f"`{name}` is for a model of this machine, and `--url` names a server", param=name)
     bound = read_schema(str(schema)) if schema is not None else None
     text = one_prompt(prompt, read_piped(sys.stdin, beside_prompt=prompt is not None))
     if text is None and not is_terminal(sys.stdin):
@@ -127,7 +130,7 @@ def chat_command(
     wish = Wish(
         model,
         url,
-        api_key or read_api_key(),
+        api_key,
         context,
         system,
         text,

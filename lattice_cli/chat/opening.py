@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
 from lattice_cli.chat.engine_partner import EnginePartner, cached_models
+from lattice_cli.chat.partner import Partner
 from lattice_cli.console import say
 from lattice_cli.engine.worker import EngineWorker, State
 from lattice_cli.errors import EngineUnavailable
@@ -18,6 +19,32 @@ from lattice_cli.settings import EngineSettings, Home
 LOAD_TICK_S = 0.1
 
 Pump = Callable[[], None]  # called often while there is something to wait for
+Wait = Callable[[Pump], Partner]  # blocks until there is a partner
+Stop = Callable[[float], bool]  # False: it did not end in so many seconds
+
+
+def begin_engine(model: str | None, home: Home, settings: EngineSettings, *, quiet: bool) -> tuple[Wait, Stop]:
+    """Start loading a model, pulled first where it is not here. Raises: what finding it raises."""
+    from lattice_cli.model.locate import find_model
+
+    source = find_model(model, home)
+    loader = Loader(home, settings, quiet=quiet)
+    worker = loader.start(source)
+
+    def wait(pump: Pump) -> Partner:
+        loader.pump = pump
+        return loader.partner(worker, source)
+
+    return wait, worker.stop
+
+
+def begin_remote(url: str, api_key: str | None, model: str | None, context_tokens: int | None) -> Wait:
+    """Ask a server what it has. Raises: UsageError, RemoteFailed."""
+    from lattice_cli.chat.remote import open_remote
+    from lattice_cli.chat.remote_server import read_server
+
+    partner = open_remote(read_server(url, api_key), model, context_tokens)
+    return lambda pump: partner
 
 
 class Loader:

@@ -1,91 +1,28 @@
 """A server elsewhere as a partner: any that speaks OpenAI's chat completions.
 
-It yields the events that the engine would, so nothing beyond this module knows of HTTP. Knows requests and lists of
-models; how a stream is read is in remote_stream.py.
+It yields the events that the engine would, so nothing beyond this module knows of HTTP. Knows requests; where a
+server is and what it lists is in remote_server.py, how a stream is read in remote_stream.py.
 
 Thread: any
 """
 
 from __future__ import annotations
 
-import http.client
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from lattice_cli.address import Address, read_address
 from lattice_cli.chat.partner import Count, Partner, Question
-from lattice_cli.chat.remote_stream import RemoteStream, wrong_status
+from lattice_cli.chat.remote_server import Offer, Server, offers_of
+from lattice_cli.chat.remote_stream import RemoteStream
 from lattice_cli.conversation import Turn
 from lattice_cli.engine.worker import Ticket, new_job_id
 from lattice_cli.errors import RemoteFailed, UsageError
 from lattice_cli.job import Job, Limits, Prompt, Sampling, SamplingChoice
 
-LIST_TIMEOUT_S = 20.0
 CHARACTERS_A_TOKEN = 3.5  # until an answer's usage tells
 TOKENS_A_TURN = 4
 NO_SAMPLING = Sampling()
-# Where servers say how long a context may be: vLLM and SGLang, LM Studio, OpenRouter and others, llama-server.
-WINDOW_KEYS = ("max_model_len", "loaded_context_length", "context_length", "context_window", "max_context_length")
-
-
-@dataclass(frozen=True, slots=True)
-class Server:
-    """Where it is, and the key it wants."""
-
-    url: str
-    address: Address
-    api_key: str | None = field(default=None, repr=False)
-
-    @property
-    def host(self) -> str:
-        """For messages."""
-        return f"{self.address.host}:{self.address.port}"
-
-    def path(self, name: str) -> str:
-        """Of `chat/completions` and the like; an address without a path is taken for one with `/v1`."""
-        return f"{self.address.path or '/v1'}/{name}"
-
-    def headers(self) -> dict[str, str]:
-        """What every request carries."""
-        known = {"content-type": "application/json", "user-agent": "lattice-cli"}
-        return known | ({"authorization": f"Bearer {self.api_key}"} if self.api_key else {})
-
-    def read(self, path: str) -> Any:
-        """The JSON at a path. Blocks. Raises: RemoteFailed."""
-        connection = self.address.connect(LIST_TIMEOUT_S)
-        try:
-            connection.request("GET", path, headers=self.headers())
-            response = connection.getresponse()
-            body = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self, error) from error
-        finally:
-            connection.close()
-        if response.status != 200:
-            raise wrong_status(self.host, response.status, body)
-        try:
-            return msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RemoteFailed(f"`{self.host}` is no OpenAI-compatible server: {path} is not JSON") from error
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """A model that a server lists; `context_tokens` where it says so."""
-
-    name: str
-    context_tokens: int | None = None
-
-
-def read_server(url: str, api_key: str | None) -> Server:
-    """Raises: UsageError."""
-    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-        raise UsageError("the API key holds characters that no header can carry", param="--api-key")
-    return Server(url, read_address(url), api_key)
 
 
 def open_remote(server: Server, model: str | None, context_tokens: int | None = None) -> RemotePartner:
@@ -99,27 +36,6 @@ def open_remote(server: Server, model: str | None, context_tokens: int | None = 
     if model is None and not offers:
         raise RemoteFailed(f"`{server.host}` lists no model", hint="name one with `--model`")
     return RemotePartner(server, _chosen(server, model or offers[0].name, offers), offers, context_tokens)
-
-
-def offers_of(server: Server) -> list[Offer]:
-    """The models it lists, in its order. Raises: RemoteFailed."""
-    said = server.read(server.path("models"))
-    entries = said.get("data", said.get("models")) if isinstance(said, dict) else said
-    named = [entry for entry in entries or () if isinstance(entry, dict)] if isinstance(entries, list) else []
-    return [Offer(str(entry["id"]), _window(server, entry)) for entry in named if entry.get("id")]
-
-
-def _window(server: Server, entry: Mapping[str, Any]) -> int | None:
-    for key in WINDOW_KEYS:
-        if isinstance(entry.get(key), int) and entry[key] > 1:
-            return int(entry[key])
-    if entry.get("owned_by") == "llamacpp":  # its list tells what the model was trained for, not what is served
-        try:
-            told = server.read(f"{server.address.prefix}/props")["default_generation_settings"]["n_ctx"]
-        except (RemoteFailed, KeyError, TypeError):
-            return None
-        return told if isinstance(told, int) and told > 1 else None
-    return None
 
 
 def _chosen(server: Server, model: str, offers: Sequence[Offer]) -> Offer:
@@ -205,14 +121,6 @@ class RemotePartner:
             schema = {"name": "answer", "strict": True, "schema": json.loads(question.schema)}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         return body
-
-
-def unreachable(server: Server, error: Exception) -> RemoteFailed:
-    """Why there is no answer, in one sentence."""
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, TimeoutError):
-        reason = "it does not answer in time"
-    return RemoteFailed(f"`{server.host}` cannot be reached: {reason}", hint="is the server running?")
 
 
 def _message(turn: Turn) -> dict[str, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import re
 import socket
 import threading
 import time
@@ -22,18 +21,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from sseclient import SSEClient
 
+from lattice_cli.chat.remote_errors import unreachable, wrong_status
 from lattice_cli.engine.worker import Cancel, Message, Ticket
-from lattice_cli.errors import LatticeError, PromptTooLong, RemoteFailed
+from lattice_cli.errors import LatticeError, RemoteFailed
 from lattice_cli.events import Event, Failed, Finished, FinishReason, Piece, Started, Timing, Usage
 from lattice_cli.job import Channel, Job
 
 if TYPE_CHECKING:
-    from lattice_cli.chat.remote import Server
+    from lattice_cli.chat.remote_server import Server
 
 CONNECT_S = 20.0
-TOO_LONG = re.compile(r"context.{0,20}(length|window|size)|exceed.{0,40}context|maximum.{0,20}tokens|n_ctx", re.I)
 REASONS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
-LONGEST_WORDS = 500
 
 
 @dataclass(slots=True)
@@ -142,9 +140,7 @@ class RemoteStream:
         try:
             self._connection.connect()
         except (OSError, http.client.HTTPException) as error:
-            from lattice_cli.chat.remote import unreachable
-
-            raise unreachable(self._server, error) from error
+            raise unreachable(self._server.host, error) from error
         self._sock = self._connection.sock
         assert self._sock is not None
         self._sock.settimeout(None)
@@ -204,37 +200,6 @@ class RemoteStream:
     def _broken(self, error: Exception) -> RemoteFailed:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         return RemoteFailed(f"the connection to `{self._server.host}` broke: {reason}")
-
-
-def wrong_status(host: str, status: int, body: bytes) -> LatticeError:
-    """What a server refuses with, in one sentence; PromptTooLong where that is what it means. `status` 0: it said it
-    in the middle of an answer.
-    """
-    told, code = said_in(body)
-    if status in (0, 400, 413, 500) and (code == "context_length_exceeded" or TOO_LONG.search(told)):
-        return PromptTooLong(f"`{host}` refuses the prompt: {told}")
-    hints = {
-        401: "give its key with `--api-key` or `LATTICE_API_KEY`",
-        403: "give its key with `--api-key` or `LATTICE_API_KEY`",
-        404: "`--url` wants the address with its `/v1`, and `--model` a name that the server lists",
-    }
-    where = f"`{host}` failed in the middle of the answer" if not status else f"`{host}` refuses with status {status}"
-    return RemoteFailed(f"{where}: {told}", hint=hints.get(status), status=status or None)
-
-
-def said_in(body: bytes) -> tuple[str, str | None]:
-    """The message of an error body in any of the usual shapes, on one line, and its code."""
-    code = None
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = re.sub(r"<[^>]*>", " ", body[:4000].decode("utf-8", "replace"))
-    while isinstance(said, dict):
-        kind = said.get("code") or said.get("type")
-        code = kind if isinstance(kind, str) else code
-        said = next((said[key] for key in ("error", "message", "detail") if said.get(key)), str(said))
-    text = " ".join(str(said).split())[:LONGEST_WORDS].rstrip(".")
-    return text or "it does not say why", code
 
 
 def _arrivals(response: http.client.HTTPResponse) -> Iterator[bytes]:

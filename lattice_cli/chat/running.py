@@ -10,29 +10,22 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lattice_cli.chat.actions import Talk
 from lattice_cli.chat.exchange import Exchange, Interrupts
 from lattice_cli.chat.keeping import Keeping
 from lattice_cli.chat.manner import Manner
 from lattice_cli.chat.once import INTERRUPTED, answer_once, open_stdout
+from lattice_cli.chat.opening import Wait, begin_engine, begin_remote
 from lattice_cli.chat.partner import Partner, Thinking
 from lattice_cli.chat.restoring import from_anywhere, open_store, restored
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.store import Saved
 from lattice_cli.console import say
 from lattice_cli.errors import UsageError
-from lattice_cli.settings import EngineSettings, Home
-
-if TYPE_CHECKING:
-    from lattice_cli.chat.line import Line
-    from lattice_cli.chat.live import LiveView
-    from lattice_cli.chat.plain import PlainView
+from lattice_cli.settings import EngineSettings, Home, read_api_key
 
 STOP_S = 0.7
-
-Wait = Callable[[Callable[[], None]], Partner]  # blocks until there is a partner, calling what it is given meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +57,8 @@ def run_chat(wish: Wish, manner: Manner, home: Home) -> int:
     store = open_store(home)
     saved, name = restored(store, continues=wish.continues, name=wish.session)
     model, url = _with_whom(wish, saved)
+    if wish.api_key is not None and url is None:
+        raise UsageError("`--api-key` is for a server, and `--url` names none", param="--api-key")
     kept = wish.saves and (wish.text is None or saved is not None or name is not None)
     keeping = Keeping(store, saved, name=name, saving=kept, model=from_anywhere(model), url=url)
     run = _Run(wish, manner, home, model, url, saved.session if saved else Session(), keeping)
@@ -136,30 +131,12 @@ class _Run:
 
     def _begin(self) -> Wait:
         """Start what takes long. What comes back waits for it. Raises: what finding a model or a server raises."""
-        return self._begin_remote(self._url) if self._url is not None else self._begin_engine()
-
-    def _begin_engine(self) -> Wait:
-        from lattice_cli.chat.opening import Loader
-        from lattice_cli.model.locate import find_model
-
-        source = find_model(self._model, self._home)
-        settings = EngineSettings(max_rows=1, context_tokens=self._wish.context)
-        loader = Loader(self._home, settings, quiet=self._wish.quiet)
-        worker = loader.start(source)
-        self._early = worker.stop
-
-        def wait(pump: Callable[[], None]) -> Partner:
-            loader.pump = pump
-            return loader.partner(worker, source)
-
+        wish = self._wish
+        if self._url is not None:
+            return begin_remote(self._url, wish.api_key or read_api_key(), self._model, wish.context)
+        settings = EngineSettings(max_rows=1, context_tokens=wish.context)
+        wait, self._early = begin_engine(self._model, self._home, settings, quiet=wish.quiet)
         return wait
-
-    def _begin_remote(self, url: str) -> Wait:
-        from lattice_cli.chat.remote import open_remote, read_server
-
-        server = read_server(url, self._wish.api_key)
-        partner = open_remote(server, self._model, self._wish.context)
-        return lambda pump: partner
 
     def _talk(self, partner: Partner) -> Talk:
         self._partner = partner
@@ -178,6 +155,7 @@ class _Run:
         """The REPL."""
         from lattice_cli.chat.line import open_line
         from lattice_cli.chat.loop import Repl
+        from lattice_cli.chat.views import open_view
 
         signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
         line = open_line(self._home.history)
@@ -186,7 +164,7 @@ class _Run:
             self._greet(talk)
             interrupts = Interrupts()
             with interrupts.caught():
-                view = _view(talk, line)
+                view = open_view(talk, line)
                 exchange = Exchange(view, interrupts, quiet=self._wish.quiet, pump=line.pump)
                 try:
                     Repl(talk, exchange, line, interrupts, view).run()
@@ -202,23 +180,3 @@ class _Run:
         if talk.session.turns:
             count = talk.session.questions
             say(f"going on with `{self._keeping.title(talk.session)}` ({count} message{'s' if count != 1 else ''})")
-
-
-def _view(talk: Talk, line: Line) -> LiveView | PlainView:
-    """Markdown in a terminal, else text as it comes."""
-    from lattice_cli.chat.live import LiveView
-    from lattice_cli.chat.plain import PlainView
-    from lattice_cli.chat.screen import terminal_size
-    from lattice_cli.chat.view import Painter
-    from lattice_cli.console import is_live, lenient, stdout_console
-
-    lenient(sys.stdout)
-    if is_live(sys.stdout):
-        return LiveView(
-            sys.stdout,
-            Painter(stdout_console()),
-            lambda: terminal_size(sys.stdout),
-            thinking=lambda: talk.thinking,
-            typed=line.ahead,
-        )
-    return PlainView(sys.stdout, sys.stderr, lambda: talk.thinking)

@@ -5,13 +5,13 @@ processes may write at once: each waits for the other's transaction, which takes
 somebody else has gone on with is never overwritten, but becomes two. A damaged file is set aside.
 
 Knows turns; knows no model and no terminal. Foreign errors end here, as StoreFailed.
+How the file is opened and brought up to date is in store_file.py.
 
 Thread: any (one at a time)
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -21,28 +21,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from lattice_cli.chat.session import Session
+from lattice_cli.chat.store_file import STEPS, open_file, set_aside
 from lattice_cli.conversation import TextPart, Turn
 from lattice_cli.errors import StoreFailed
 
 Result = TypeVar("Result")
 
-BUSY_S = 10.0
-# How the file came to be as it is: `PRAGMA user_version` says how many of these it has seen. Never change one, add one.
-STEPS = (
-    """
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE, title TEXT NOT NULL, model TEXT NOT NULL, url TEXT,
-        system TEXT, summary TEXT, forgotten INTEGER NOT NULL DEFAULT 0,
-        created_s REAL NOT NULL, updated_s REAL NOT NULL, revision INTEGER NOT NULL DEFAULT 1
-    );
-    CREATE TABLE turns (
-        session INTEGER NOT NULL REFERENCES sessions(id) ON DELETE CASCADE, position INTEGER NOT NULL,
-        role TEXT NOT NULL, text TEXT NOT NULL, reasoning TEXT,
-        PRIMARY KEY (session, position)
-    ) WITHOUT ROWID;
-    CREATE INDEX latest ON sessions (updated_s);
-    """,
-)
 FACTS = "id, revision, name, title, model, url, system, summary, forgotten"
 TURNS = "SELECT role, text, reasoning FROM turns WHERE session = ? ORDER BY position"
 LIST = (
@@ -163,40 +147,8 @@ class Store:
 
     def _connection(self) -> sqlite3.Connection:
         if self._open is None:
-            try:
-                private_file(self._path)
-            except OSError as error:
-                raise StoreFailed(f"`{self._path}` cannot be written: {error.strerror or error}") from error
-            opened = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None)
-            self._open = opened
-            opened.execute("PRAGMA journal_mode = WAL")  # where the file system cannot, the old journal stays
-            opened.execute("PRAGMA synchronous = FULL")
-            opened.execute("PRAGMA foreign_keys = ON")
-            self._migrate(opened)
+            self._open = open_file(self._path, self._steps)
         return self._open
-
-    def _migrate(self, run: sqlite3.Connection) -> None:
-        """Bring an older file up to date; of two processes one does it and the other finds it done."""
-        if self._version(run) == len(self._steps):
-            return
-        run.execute("BEGIN IMMEDIATE")
-        try:
-            version = self._version(run)
-            if version > len(self._steps):
-                self._open = None
-                raise StoreFailed(f"`{self._path}` was written by a newer lattice", hint="upgrade, or use `--no-save`")
-            for step in self._steps[version:]:
-                for statement in filter(None, (part.strip() for part in step.split(";"))):
-                    run.execute(statement)
-            run.execute(f"PRAGMA user_version = {len(self._steps)}")
-        except BaseException:
-            run.execute("ROLLBACK")
-            raise
-        run.execute("COMMIT")
-
-    @staticmethod
-    def _version(run: sqlite3.Connection) -> int:
-        return int(run.execute("PRAGMA user_version").fetchone()[0])
 
     def _failed(self, error: sqlite3.Error) -> None:
         """A damaged file is set aside, with a sentence. Raises: StoreFailed for everything else."""
@@ -249,31 +201,6 @@ def _written(run: sqlite3.Connection, before: Saved | None, facts: Saved, now_s:
         ],
     )
     return written
-
-
-def private_file(path: Path) -> None:
-    """Make sure that a file is there which only its owner can read, in a folder that only its owner can enter.
-
-    Raises: OSError.
-    """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    if path.stat().st_mode & 0o077:
-        path.chmod(0o600)
-
-
-def set_aside(path: Path) -> Path:
-    """Rename a database with what belongs to it; the new name. Somebody else may have done it already."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    aside = path.with_name(f"{path.name}.damaged-{stamp}")
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
-    for suffix in ("", "-wal", "-shm"):
-        with suppress(OSError):
-            os.rename(f"{path}{suffix}", f"{aside}{suffix}")
-    return aside
 
 
 def title_of(session: Session, most: int = 60) -> str:

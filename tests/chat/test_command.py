@@ -278,6 +278,21 @@ def test_what_goes_wrong_there_is_one_sentence_and_a_status(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--url", "http://127.0.0.1:9", "--threads", "2"), "`--threads` is for a model of this machine"),
+        (("--url", "http://127.0.0.1:9", "--kernels", "off"), "`--kernels` is for a model of this machine"),
+        (("--url", "127.0.0.1:9"), "`127.0.0.1:9` is no http address"),
+        (("--api-key", "x"), "`--api-key` is for a server, and `--url` names none"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
+    done = chat(tmp_path, "-p", "Hello", *arguments)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.decode().startswith(f"error: {sentence}")
+
+
 def test_json_of_a_server_that_counts_nothing_has_no_counts(tmp_path: Path) -> None:
     with foreign(chunk("Hi", "stop"), DONE) as server:
         said = json.loads(chat(tmp_path, "--url", server.url, "--json", "-p", "Hello").stdout)

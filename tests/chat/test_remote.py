@@ -14,8 +14,9 @@ import pytest
 
 from lattice_cli.chat.actions import Talk
 from lattice_cli.chat.manner import Manner
-from lattice_cli.chat.remote import RemotePartner, open_remote, read_server
-from lattice_cli.chat.remote_stream import said_in
+from lattice_cli.chat.remote import RemotePartner, open_remote
+from lattice_cli.chat.remote_errors import said_in
+from lattice_cli.chat.remote_server import read_server
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.window import WindowFull
 from lattice_cli.engine.completion import Completion
