@@ -20,7 +20,7 @@ from lattice_cli.model.dense import Weight
 from lattice_cli.model.folder import Fields, read_config
 from lattice_cli.model.gguf import gguf_config
 from lattice_cli.model.gguf_header import GgufHeader, read_header
-from lattice_cli.model.network import empty_network, load_folder
+from lattice_cli.model.network import empty_network, known_config, load_folder
 from lattice_cli.model.precision import half_format
 from lattice_cli.model.q4 import load_q4
 
@@ -157,6 +157,6 @@ def _shifted(norm: mx.array) -> mx.array:
 def _write_mlx(opened: _Opened, packing: Packing, folder: Path, done: Callable[[int], None]) -> None:
     common = {"group_size": packing.group_size, "bits": packing.bits}
     layouts = mlx_writer.packed_modules(empty_network(opened.path, opened.config), common)
-    config = side_files.with_quantization(opened.config, common, layouts)
+    config = side_files.with_quantization(known_config(opened.config), common, layouts)
     side_files.write_fields(folder / "config.json", config)
     mlx_writer.write_shards(folder, opened.weights, layouts, opened.half, done)

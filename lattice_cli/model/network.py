@@ -86,10 +86,15 @@ def _text_classes(float32: bool, config: dict[str, Any]) -> tuple[Any, Any]:
     return TextOnly, arguments_class
 
 
+def known_config(config: Fields) -> dict[str, Any]:
+    """The same with a `model_type` that mlx-lm knows."""
+    kind = str(config.get("model_type"))
+    return {**config, "model_type": _TEXT_PARTS[kind]} if kind in _TEXT_PARTS else dict(config)
+
+
 def model_classes(config: Fields) -> tuple[Any, Any]:
     """mlx-lm's model and argument classes. Raises: UnknownFormat, naming the type and mlx-lm's version."""
-    kind = config.get("model_type")
-    config = {**config, "model_type": _TEXT_PARTS.get(str(kind), kind)}
+    config = known_config(config)
     if config.get("model_type") in _LIGHT:
         with light_import():
             module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")

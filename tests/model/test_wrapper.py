@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from lattice_cli.manage.quantize import choose_packing, quantize
 from lattice_cli.model.unused import unused_note
+from lattice_cli.settings import Home
 from tests.model.goldens import logits_of
-from tests.model.test_load import load_tiny
+from tests.model.test_load import load_tiny, mlx_lm_load
 from tests.tiny import tiny_config, write_json, write_tiny_folder
 
 IDS = list(b"hello, world")
@@ -75,6 +77,19 @@ def test_a_text_model_is_found_in_its_wrapper(tmp_path: Path, way: str) -> None:
         ("4 vision tensors and 2 draft tensors left out: text needs none of them",) if wrapped else ()
     )
     assert model.card.context_tokens == 512
+
+
+@pytest.mark.tiny
+@pytest.mark.parametrize("way", WAYS)
+def test_mlx_lm_reads_what_quantize_makes_of_it(tmp_path: Path, way: str) -> None:
+    """Under a type that it knows; a folder of MLX has nothing left that could be skipped."""
+    folder = quantize(
+        str(lay(tmp_path / "way", way)), tmp_path / "mlx", choose_packing("mlx", 8, 32), Home(tmp_path, tmp_path)
+    )
+    theirs = mlx_lm_load(folder)
+    model = load_tiny(folder)
+    assert np.abs(logits_of(model.network, IDS) - logits_of(theirs, IDS)).max() < 1e-3
+    assert model.card.notes == ()
 
 
 @pytest.mark.pure
