@@ -113,6 +113,8 @@ class EditedLine:
             output=self._output,
             input_processors=[TabsProcessor(char1=" ", char2=" "), HarmlessProcessor()],
             enable_suspend=True,
+            enable_open_in_editor=True,
+            tempfile_suffix=".md",
             completer=self._offers,
             complete_while_typing=Condition(lambda: wanted(get_app().current_buffer.document)),
             reserve_space_for_menu=MENU_ROWS,

@@ -68,6 +68,18 @@ def test_undo_retry_edit_and_export(tmp_path: Path) -> None:
     assert "Hello **there**." in file.read_text()
 
 
+def test_a_message_is_written_in_the_editor(tmp_path: Path) -> None:
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\nprintf " and ECHO\\nof two lines" >> "$1"\n')
+    editor.chmod(0o700)
+    with opened(tmp_path, EDITOR=str(editor)) as talk:
+        talk.at_prompt()
+        talk.send("begun\x18\x05")
+        talk.sees("> begun and ECHO\n  of two lines")
+        talk.enter()
+        talk.sees("seen")
+
+
 def test_the_last_answer_goes_to_the_clipboard(tmp_path: Path) -> None:
     with opened(tmp_path) as talk:
         talk.line("Hi")
