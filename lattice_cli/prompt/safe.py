@@ -123,15 +123,17 @@ def _own_line(text: str, at: int, marker: str) -> bool:
 
 
 class _Tails(NamedTuple):
-    """Spellings without their first characters, one a line; all their endings; the longest spelling's length."""
+    """Spellings without their first characters, with a character between them that is in none; all their endings; the
+    longest spelling's length.
+    """
 
-    lines: str
+    joined: str
     endings: set[str]
     longest: int
 
     def go_on_in(self, text: str) -> bool:
         """Whether `text` may continue what a template began to spell: it lies in a spelling or begins with a rest."""
-        return text in self.lines or any(text[:length] in self.endings for length in range(1, self.longest))
+        return text in self.joined or any(text[:length] in self.endings for length in range(1, self.longest))
 
 
 @lru_cache(maxsize=16)
@@ -149,4 +151,5 @@ def _beginnings(spellings: Sequence[str]) -> tuple[re.Pattern[str], _Tails]:
         parts.append(re.escape(first) + follows)
     rests = (spelling[at:] for spelling in spellings for at in range(1, len(spelling)))
     longest = max(map(len, spellings), default=0)
-    return re.compile("|".join(parts)), _Tails("\n".join(spelling[1:] for spelling in spellings), set(rests), longest)
+    joined = chr(LAST_STAND_IN).join(spelling[1:] for spelling in spellings)
+    return re.compile("|".join(parts)), _Tails(joined, set(rests), longest)

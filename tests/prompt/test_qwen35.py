@@ -143,6 +143,14 @@ def test_control_tokens_in_a_users_words_are_text(card: ModelCard) -> None:
     assert spelled("</tool_response>") not in prompt.ids
 
 
+def test_line_breaks_in_keys_stay_json(card: ModelCard) -> None:
+    """A key is hidden where it could go on with a control token that a template began, and not for a line break."""
+    given = {"meta": {"\n": 1, "\ntool_call>": [{"\n\n": None}], "tool_call>": True}}
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps(given)}}
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+    assert f"<parameter=meta>\n{json.dumps(given['meta'])}\n</parameter>" in rendered(card, {"messages": messages}).text
+
+
 def test_both_ends_of_qwen_end_a_reply(card: ModelCard) -> None:
     """Report 112."""
     assert card.end_ids == {card.tokenizer.token_id("<|im_end|>"), card.tokenizer.token_id("<|endoftext|>")}
