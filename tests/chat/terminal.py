@@ -147,6 +147,12 @@ class Talk:
         lflag = termios.tcgetattr(self._slave)[3]
         return bool(lflag & termios.ECHO and lflag & termios.ICANON)
 
+    def as_a_shell_would(self) -> None:
+        """Set the terminal as a shell does when it takes it."""
+        attributes = termios.tcgetattr(self._slave)
+        attributes[3] |= termios.ECHO | termios.ICANON
+        termios.tcsetattr(self._slave, termios.TCSANOW, attributes)
+
     def left_over(self) -> bytes:
         """What a shell would now read as commands."""
         attributes = termios.tcgetattr(self._slave)

@@ -14,7 +14,7 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
 
 from lattice_cli.chat.ahead import preview
-from lattice_cli.chat.line import EditedLine
+from lattice_cli.chat.edited_line import EditedLine
 from lattice_cli.chat.typed import Typed
 
 pytestmark = pytest.mark.pure

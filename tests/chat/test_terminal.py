@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import re
+import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -258,6 +259,19 @@ def test_what_is_typed_ahead_is_not_in_the_answer_and_is_sent_after_it(tmp_path:
         rows = talk.rows()
         assert rows[3] == "word " * 15 + "word"
         assert [row for row in rows if row.startswith(">")] == ["> slow", "> ECHO", "> half"]
+
+
+def test_what_is_typed_after_a_stop_and_fg_is_kept_too(tmp_path: Path) -> None:
+    """Ctrl-Z, and the shell gives the terminal back in its own mode, in which nothing arrives before Enter."""
+    with opened(tmp_path) as talk:
+        talk.line("hang")
+        talk.sees("Partial answer")
+        talk.process.send_signal(signal.SIGSTOP)
+        talk.as_a_shell_would()
+        talk.process.send_signal(signal.SIGCONT)
+        talk.until(lambda: not talk.echoes(), "terminal of its own")
+        talk.send("ahead")
+        talk.sees("> ahead")
 
 
 def test_a_failed_load_leaves_nothing_for_the_shell(tmp_path: Path) -> None:
