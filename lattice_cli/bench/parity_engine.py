@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 
-from lattice_cli.bench.overheard import Overheard
 from lattice_cli.bench.parity_rule import Divergence, shown
 from lattice_cli.conversation import said
-from lattice_cli.engine.backend import Backend
 from lattice_cli.engine.completion import Completion
+from lattice_cli.engine.measure_ids import Overheard
 from lattice_cli.engine.open import open_engine
 from lattice_cli.engine.worker import EngineWorker, new_job_id
 from lattice_cli.job import Job, Limits, Prompt, Sampling
@@ -32,7 +32,8 @@ class AskedEngine:
     def __init__(self, source: ModelSource, home: Home) -> None:
         settings = EngineSettings()
         self._heard: dict[str, list[int]] = {}  # job id -> the ids it was given
-        self._worker = EngineWorker(lambda: open_engine(source, home, settings, watch=self._overhear), settings)
+        watch = partial(Overheard, heard=self._heard)
+        self._worker = EngineWorker(lambda: open_engine(source, home, settings, watch=watch), settings)
 
     def __enter__(self) -> AskedEngine:
         self._worker.start()
@@ -85,9 +86,6 @@ class AskedEngine:
             if (event := ticket.next(1.0)) is not None:
                 reply.add(event)
         return reply
-
-    def _overhear(self, backend: Backend) -> Backend:
-        return Overheard(backend, self._heard)
 
     def _render(self, text: str) -> Prompt:
         return render_chat(self._card, [said("user", text)])
