@@ -81,6 +81,14 @@ CacheBytesOption = Annotated[
         help="Memory for what was read before, such as 2G [default: a quarter of it all].",
     ),
 ]
+MemoryLimitOption = Annotated[
+    int | None,
+    typer.Option(
+        parser=byte_count,
+        metavar="SIZE",
+        help="Memory for replies and what was read before, such as 6G [default: 3/4 of what the weights leave].",
+    ),
+]
 NoPrefixCacheOption = Annotated[bool, typer.Option("--no-prefix-cache", help="Read every prompt anew.")]
 
 

@@ -101,7 +101,7 @@ class EngineSettings:
     """`max_rows` jobs run at once and `max_pending` more may wait; `prefill_chunk` tokens, over all
     rows, are read between two steps (None: what suits the device); `context_tokens` lowers the
     model's window. The prefix cache has `cache_bytes` (None: a quarter of the memory there is; 0: there is none), and
-    lies in `cache_dir`, too.
+    lies in `cache_dir`, too. Replies have `memory_bytes`, the cache's among them (None: what suits the device).
     """
 
     max_rows: int = 8
@@ -110,3 +110,4 @@ class EngineSettings:
     context_tokens: int | None = None
     cache_bytes: int | None = None
     cache_dir: Path | None = None
+    memory_bytes: int | None = None

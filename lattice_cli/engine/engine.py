@@ -16,8 +16,10 @@ from collections.abc import Callable
 
 from lattice_cli.engine.backend import Backend, Emitted, Progress
 from lattice_cli.engine.canary import makes_tokens
+from lattice_cli.engine.faults import fault_of, out_of_memory
+from lattice_cli.engine.memory import Memory
 from lattice_cli.engine.row import Choices, Row
-from lattice_cli.engine.scheduler import Scheduler
+from lattice_cli.engine.scheduler import Scheduler, always_fits
 from lattice_cli.engine.scoring import Scoring
 from lattice_cli.engine.trials import Trials
 from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError
@@ -42,11 +44,13 @@ class Engine:
         backend: Backend,
         settings: EngineSettings,
         clock: Callable[[], float] = time.monotonic,
+        memory: Memory | None = None,
     ) -> None:
         self._card = card
         self._backend = backend
         self._clock = clock
-        self._scheduler = Scheduler(settings.max_rows)
+        self._memory = memory
+        self._scheduler = Scheduler(settings.max_rows, always_fits if memory is None else memory.fits)
         self._scoring = Scoring(backend, card.tokenizer)
         self._outbox: list[Event] = []
         self._handled: Row | None = None  # whose token is being turned into text
@@ -78,6 +82,8 @@ class Engine:
             choices = shared.get(id(job.prompt))
             try:
                 row = Row(job, self._card, choices)
+                if self._memory is not None:
+                    self._memory.check(row)
             except LatticeError as error:
                 self._outbox.append(Failed(job.id, error))
                 continue
@@ -114,6 +120,8 @@ class Engine:
         for row in [row for row in self._scheduler.running.values() if row.fault is not None]:
             self._fail(row)
         self._trials.end(idle=self._backend.ready_in_s() is None)
+        if self._memory is not None:
+            self._memory.settle(self._scheduler.running.values())
         self._outbox.extend(self._scoring.advance())
         return self._drain()
 
@@ -121,9 +129,11 @@ class Engine:
         """After `step` raised `fault`: fail the rows it belongs to and start the others again."""
         if self._scoring.working:
             log.error("a prompt could not be scored: %s", fault, exc_info=fault)
-            self._outbox.extend(self._scoring.fail(EngineFault("the prompt could not be scored")))
+            self._outbox.extend(self._scoring.fail(fault_of(fault, "the prompt could not be scored")))
             return self._drain()
         self._backend.reset()
+        if self._memory is not None and out_of_memory(fault):
+            self._memory.give_way()
         in_backend = self._trials.in_backend(self._scheduler.running.values())
         culprits = [row for row in in_backend if row.fault is not None or row is self._handled]
         if not culprits and len(in_backend) == 1:
@@ -137,7 +147,7 @@ class Engine:
             self._trials.suspect(others)
         for row in culprits:
             log.error("job %s failed: %s", row.job.id, fault, exc_info=fault)
-            row.fault = row.fault or EngineFault("generation failed")
+            row.fault = row.fault or fault_of(fault)
             self._fail(row)
         return self._drain()
 

@@ -87,6 +87,7 @@ def open_network(
     import mlx.core as mx
 
     from lattice_cli.engine.backend import MlxBackend
+    from lattice_cli.engine.memory_cost import open_memory
     from lattice_cli.engine.pace import Pace
     from lattice_cli.engine.prefix_open import open_prefix
 
@@ -105,11 +106,12 @@ def open_network(
         pace = Pace(chunk, fixed=settings.prefill_chunk is not None)
         fit = partial(_fit_threads, products, native)
         prefix = open_prefix(loaded.network, settings)
+        memory, card = open_memory(loaded.network, loaded.card, loaded.nbytes, settings, prefix)
         backend = MlxBackend(loaded.network, settings.max_rows, chunk, fit, prefix, pace=pace)
     except BaseException:
         release()
         raise
-    return OpenEngine(loaded.card, Engine(loaded.card, watch(backend), settings), release, prefix)
+    return OpenEngine(card, Engine(card, watch(backend), settings, memory=memory), release, prefix)
 
 
 def _fit_threads(products: BlasReport, native: Native) -> None:

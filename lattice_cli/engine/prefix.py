@@ -109,6 +109,14 @@ class PrefixCache:
         self._doubtful.clear()
         self._tell()
 
+    def release(self, size: int) -> None:
+        """Give up so many bytes at least, or all there are: rows that run need them."""
+        left = self._bytes - size
+        while self._uses and self._bytes > left:
+            self._drop(next(iter(self._uses)))
+            self.stats = replace(self.stats, evictions=self.stats.evictions + 1)
+        self._tell()
+
     def entries(self) -> Iterator[tuple[tuple[int, ...], Kept]]:
         """What is kept, least recently used first."""
         for entry in list(self._uses):

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -35,13 +36,16 @@ def memory_bytes(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/c
 
 
 def default_cache_bytes() -> int:
-    """How much memory the prefix cache has where nobody says: a quarter of that which states lie in, the GPU's where it
-    has its own.
-    """
-    mx = sys.modules.get("mlx.core")
+    """How much memory the prefix cache has where nobody says: a quarter of that which states lie in."""
+    return device_bytes() // 4
+
+
+def device_bytes() -> int:
+    """The memory that a network and its states lie in: the GPU's where it has its own."""
+    mx: Any = sys.modules.get("mlx.core")
     info = mx.device_info() if hasattr(mx, "device_info") else {}  # a broken mlx may be there in part
     device = next((int(info[name]) for name in ("memory_size", "total_memory") if info.get(name)), None)
-    return (memory_bytes() if device is None else device) // 4
+    return memory_bytes() if device is None else device
 
 
 def give_back_memory() -> None:

@@ -16,6 +16,7 @@ from lattice_cli.options import (
     KernelsOption,
     LogFormat,
     LogLevel,
+    MemoryLimitOption,
     ModelOption,
     NoPrefixCacheOption,
     ThreadsOption,
@@ -101,6 +102,7 @@ def serve_command(
     prefill_chunk: Annotated[
         int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 512; 128 on a slow CPU].")
     ] = None,
+    memory_limit: MemoryLimitOption = None,
     cache_bytes: CacheBytesOption = None,
     no_prefix_cache: NoPrefixCacheOption = False,
     kernels: KernelsOption = None,
@@ -139,7 +141,7 @@ def serve_command(
 
     choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format, log_file)
     kept = 0 if no_prefix_cache else cache_bytes
-    engine = EngineSettings(max_rows, max_pending, prefill_chunk, context, cache_bytes=kept)
+    engine = EngineSettings(max_rows, max_pending, prefill_chunk, context, cache_bytes=kept, memory_bytes=memory_limit)
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
         max_tokens=max_tokens,
