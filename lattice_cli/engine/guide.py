@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 import weakref
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from lattice_cli.engine.vocabulary import Vocabulary
 
 KEPT_GRAMMARS = 64  # of each model; a compiled one holds 0.1-10 MB
+# NOTE: but one like `a{1000000}` holds 80 MB, and 64 such would be a way to fill a server. Nothing tells the size;
+# what took long to compile is large: 0.16 s were 80 MB, 0.33 s were 160.
+KEPT_COMPILE_S = 1.0
 
 # Between the tokens of JSON: at most a line break and an indentation, or else a small model pads its reply with
 # white space up to its limit (report 65). `lenient` would let keywords that cannot be enforced pass.
@@ -50,17 +54,37 @@ class CompiledGuide:
         return self._first.deep_copy()
 
 
-class _Shelf:
+class Shelf:
     """The compiled grammars of one model, the latest last."""
 
     def __init__(self, card: ModelCard) -> None:
         from lattice_cli.engine.vocabulary import Vocabulary
 
         self.vocabulary = Vocabulary(card)
-        self.guides: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._guides: OrderedDict[tuple[str, str], tuple[Any, float]] = OrderedDict()
+
+    def find(self, key: tuple[str, str]) -> Any:
+        """The matcher that was kept; None for none."""
+        found = self._guides.get(key)
+        if found is None:
+            return None
+        self._guides.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: tuple[str, str], first: Any, compile_s: float) -> None:
+        """The oldest make room, as long as there is one beside the newest."""
+        self._guides[key] = first, compile_s
+        self._guides.move_to_end(key)
+        while len(self._guides) > 1 and (
+            len(self._guides) > KEPT_GRAMMARS or sum(cost_s for _, cost_s in self._guides.values()) > KEPT_COMPILE_S
+        ):
+            self._guides.popitem(last=False)
+
+    def __len__(self) -> int:
+        return len(self._guides)
 
 
-_shelves: weakref.WeakKeyDictionary[Any, dict[Any, _Shelf]] = weakref.WeakKeyDictionary()
+_shelves: weakref.WeakKeyDictionary[Any, dict[Any, Shelf]] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -75,17 +99,14 @@ def compile_guide(card: ModelCard, constraint: Constraint, param: str | None = N
         shelves = _shelves.setdefault(card.tokenizer, {})
         shelf = shelves.get((card.end_ids, card.think))
         if shelf is None:
-            shelf = shelves[card.end_ids, card.think] = _Shelf(card)
+            shelf = shelves[card.end_ids, card.think] = Shelf(card)
         key = (constraint.kind, constraint.text)
-        first = shelf.guides.get(key)
-        if first is not None:
-            shelf.guides.move_to_end(key)
+        first = shelf.find(key)
     if first is None:
+        began_s = time.monotonic()
         first = _compile(shelf.vocabulary, constraint, param)
         with _lock:
-            shelf.guides[key] = first
-            while len(shelf.guides) > KEPT_GRAMMARS:
-                shelf.guides.popitem(last=False)
+            shelf.keep(key, first, time.monotonic() - began_s)
     return CompiledGuide(shelf.vocabulary, constraint, first)
 
 

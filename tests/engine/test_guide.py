@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice_cli.engine.guide import KEPT_GRAMMARS, compile_guide
+from lattice_cli.engine.guide import KEPT_COMPILE_S, KEPT_GRAMMARS, Shelf, compile_guide
 from lattice_cli.engine.guided import RowGuide
 from lattice_cli.errors import InvalidField
 from lattice_cli.job import Constraint
@@ -250,3 +250,16 @@ def test_a_grammar_is_compiled_once_and_the_oldest_are_forgotten() -> None:
     for number in range(KEPT_GRAMMARS):
         compile_guide(own, Constraint("regex", f"b{number}"))
     assert compile_guide(own, Constraint("regex", "a"))._first is not first
+
+
+def test_grammars_that_were_dear_to_compile_are_kept_few_at_a_time() -> None:
+    """`a{1000000}` holds 80 MB; one request after another, each with another such, filled the memory."""
+    shelf = Shelf(card())
+    for number in range(10):
+        shelf.keep(("regex", f"a{number}"), object(), 0.4 * KEPT_COMPILE_S)
+    assert len(shelf) == 2
+    shelf.keep(("regex", "dearest"), last := object(), 5 * KEPT_COMPILE_S)
+    assert len(shelf) == 1 and shelf.find(("regex", "dearest")) is last
+    for number in range(10):
+        shelf.keep(("regex", f"b{number}"), object(), 0.01 * KEPT_COMPILE_S)
+    assert len(shelf) == 10
