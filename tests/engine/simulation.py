@@ -21,12 +21,13 @@ from typing import Any
 from lattice_cli.engine.backend import Emitted, Progress
 from lattice_cli.engine.desk import Desk
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.memory import Growing, Memory, RowCost
 from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
 from lattice_cli.engine.scripted import Reply, Script, ScriptedBackend, ScriptTokenizer
 from lattice_cli.engine.ticket import Cancel, Message, Submit, Ticket
 from lattice_cli.engine.waiting_room import WaitingRoom
-from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError, Overloaded, SlowReader
+from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError, Overloaded, PromptTooLong, SlowReader
 from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Prefilled, Scored, Started
 from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling, ScoreJob
 from lattice_cli.model.card import ModelCard, ModelFormat
@@ -151,6 +152,23 @@ def told(events: Sequence[Event]) -> str:
     return "".join(letter if channel is Channel.ANSWER else f"~{letter}" for channel, letter in letters)
 
 
+class Budget:
+    """Memory for some rows, and a prefix cache that every row which ends leaves something in."""
+
+    COST = RowCost((Growing(10, 8),), fixed_bytes=100, padded=False)
+
+    def __init__(self, random_: random.Random) -> None:
+        self.limit_bytes = random_.choice((500, 1_500, 5_000))
+        self.cached_bytes = 0
+        self.memory = Memory(self.COST, self.limit_bytes, 4096, lambda: self.cached_bytes, self.release)
+
+    def release(self, size_bytes: int) -> None:
+        self.cached_bytes = max(0, self.cached_bytes - size_bytes)
+
+    def never_fits(self, job: Job) -> bool:
+        return self.COST.of(len(job.prompt.ids) + job.limits.max_tokens) > self.limit_bytes
+
+
 class Simulation:
     """A schedule. `run` raises AssertionError where something is not as it must be."""
 
@@ -164,7 +182,9 @@ class Simulation:
         self.backend = Faults(
             ScriptedBackend(SCRIPT, TOKENIZER, self.clock), random_, random_.choice((0.0, 0.0, 0.003, 0.03))
         )
-        self.engine = Engine(CARD, self.backend, EngineSettings(max_rows=self.max_rows), self.clock)
+        self.budget = Budget(random_) if random_.random() < 0.3 else None
+        settings, memory = EngineSettings(max_rows=self.max_rows), self.budget.memory if self.budget else None
+        self.engine = Engine(CARD, self.backend, settings, self.clock, memory)
         self.room = WaitingRoom(self.places, self.clock)
         self.desk = Desk(self.engine, self.room.job_ended, self._said, self.clock)
         self.inbox: list[Message] = []
@@ -291,9 +311,13 @@ class Simulation:
             if event.job_id in self.came:
                 since, before = self.came.pop(event.job_id)
                 others = len(self.grants) - 1 - since
-                assert others <= before, f"{event.job_id} saw {others} slots go to others, with {before} before it"
+                # Whoever waits for memory may be passed so often; so may each of those before it.
+                most = before if self.budget is None else (before + 1) * (self.max_rows + 1)
+                assert others <= most, f"{event.job_id} saw {others} slots go to others, with {before} before it"
         elif isinstance(event, Finished | Failed):
             self.came.pop(event.job_id, None)
+            if self.budget is not None:
+                self.budget.cached_bytes += 300
 
     def _note_arrival(self, ticket: Ticket) -> None:
         first = ticket.jobs[0]
@@ -324,6 +348,8 @@ class Simulation:
         running = self.engine._scheduler.running
         assert len(running) <= self.max_rows
         assert self.backend.rows <= set(running)
+        if self.budget is not None:
+            assert self.budget.memory.used(running.values()) <= self.budget.limit_bytes
         for job_id, ticket in self.desk._tickets.items():
             (job,) = (one for one in ticket.jobs if one.id == job_id)
             deadline_s = job.limits.deadline_s if isinstance(job, Job) else job.deadline_s
@@ -335,9 +361,12 @@ class Simulation:
         """Nothing to do without a message: everything that runs hangs, and nobody waits beside a free slot."""
         scheduler = self.engine._scheduler
         assert all(row.job.prompt.asked == "hanging" for row in scheduler.running.values()), "a row is forgotten"
-        assert not scheduler.waiting or len(scheduler.running) == self.max_rows, "a slot is forgotten"
+        full = len(scheduler.running) == self.max_rows or (self.budget is not None and len(scheduler.running) > 0)
+        assert not scheduler.waiting or full, "a slot is forgotten"
 
     def _check(self, ended: str = "") -> None:
+        if self.budget is not None and not ended:
+            assert self.budget.memory.used(self.engine._scheduler.running.values()) == 0
         assert len(self.room) == self.room.open_jobs == 0
         assert self.desk._tickets == {}
         if not ended or ended == "the server is shutting down":
@@ -368,6 +397,10 @@ class Simulation:
             self._check_fault(job, client, end.error)
 
     def _check_fault(self, job: Job, client: Client, error: LatticeError) -> None:
+        if isinstance(error, PromptTooLong):
+            assert self.budget is not None
+            assert self.budget.never_fits(job)
+            return
         raised = isinstance(error, EngineFault)
         allowed: Any = raised or isinstance(error, SlowReader | EngineUnavailable)
         assert allowed, f"{job.id} failed with {error!r}"
