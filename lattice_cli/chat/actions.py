@@ -128,6 +128,8 @@ class Talk:
             return None
         if asking.summarises:
             return self._summed_up(asking, completion)
+        if plan.question.continues and not (completion.answer or completion.reasoning):
+            return "nothing was added to the answer"
         self._thought = None
         if not answer.strip():
             return self._unanswered(plan.asked.answered("", reasoning) if reasoning.strip() else None, completion)
@@ -171,12 +173,12 @@ class Talk:
     def reset(self) -> str:
         """Forget the conversation; the system prompt stays. What was saved stays saved, and a new session begins."""
         count = _counted(self.session.questions, "message")
-        saved = ", and the saved session" if self._keeping.saved else ""
+        kept = ["system prompt"] if self.session.system else []
+        kept += ["screen", "input history", "the saved session"] if self._keeping.saved else ["screen", "input history"]
         self.session = self.session.reset()
         self._past, self._undone, self._thought = [], [], None
         self._keeping.begin_anew()
-        kept = "system prompt, screen and input history" if self.session.system else "screen and input history"
-        return f"forgotten: {count} and the answers; {kept}{saved} stay"
+        return f"forgotten: {count} and the answers; {', '.join(kept[:-1])} and {kept[-1]} stay"
 
     def undo(self) -> str:
         """Take back what changed last: a message and its answer, or another answer to the same."""

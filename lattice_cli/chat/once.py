@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from lattice_cli.chat.actions import Asking, Talk
+from lattice_cli.chat.actions import Asking, Talk, WindowFull
 from lattice_cli.chat.exchange import Exchange, Interrupts, View
 from lattice_cli.console import lenient, say
 from lattice_cli.engine.completion import Completion
-from lattice_cli.errors import LatticeError, UsageError
+from lattice_cli.errors import LatticeError, PromptTooLong, UsageError
 from lattice_cli.events import Event
 
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
@@ -48,7 +48,7 @@ def open_stdout() -> TextIO:
 def answer_once(talk: Talk, text: str, stdout: TextIO, *, as_json: bool, quiet: bool, constrained: bool) -> int:
     """Ask, write, and the exit status.
 
-    Raises: WindowFull with the numbers, BadRequest, and the failure that ended the answer.
+    Raises: PromptTooLong with the numbers, BadRequest, and the failure that ended the answer.
     """
     from lattice_cli.chat.plain import PlainView
 
@@ -56,13 +56,15 @@ def answer_once(talk: Talk, text: str, stdout: TextIO, *, as_json: bool, quiet: 
     with interrupts.caught():
         view: View = Unseen() if as_json else PlainView(stdout, sys.stderr)
         exchange = Exchange(view, interrupts, quiet=quiet)
-        asking = talk.ask(text)
         try:
+            asking = talk.ask(text)
             completion = exchange.answer(asking)
             note = talk.keep(asking, completion)
             if as_json and completion.failed is None:
                 stdout.write(as_object(talk, asking, completion) + "\n")
             stdout.flush()
+        except WindowFull as full:
+            raise PromptTooLong(full.message, hint="give a shorter text, or ask for less with `--max-tokens`") from full
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # what is left in the buffer goes there
             if isinstance(error, BrokenPipeError):

@@ -9,6 +9,7 @@ import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -74,7 +75,12 @@ def read_server(url: str, api_key: str | None) -> Server:
     """Raises: UsageError."""
     if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
         raise UsageError("the API key holds characters that no header can carry", param="--api-key")
-    return Server(url, read_address(url), api_key)
+    address = read_address(url)
+    if "@" in urlsplit(url).netloc:
+        raise UsageError("`--url` holds a name or password", param="--url", hint="give a key with `LATTICE_API_KEY`")
+    if urlsplit(url).query or urlsplit(url).fragment:
+        raise UsageError("`--url` holds more than an address and a path", param="--url", hint="end it with `/v1`")
+    return Server(url, address, api_key)
 
 
 def offers_of(server: Server) -> list[Offer]:

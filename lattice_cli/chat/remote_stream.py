@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from lattice_cli.chat.remote_server import Server
 
 CONNECT_S = 20.0
+# What reading a stream of another shape raises.
+NO_STREAM = (msgspec.DecodeError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
+LONGEST_REFUSAL = 65_536
 REASONS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
 
 
@@ -59,7 +62,6 @@ class RemoteStream:
         self._server, self._body, self._job, self._learn, self._clock = server, body, job, learn, clock
         self._lock = threading.Lock()  # guards the end: there is one, whoever brings it
         self._ended = False
-        self._connection: http.client.HTTPConnection | None = None
         self._sock: socket.socket | None = None  # the connection forgets it where an answer ends with it
         self._heard = _Heard()
         self._began_s = clock()
@@ -96,33 +98,28 @@ class RemoteStream:
     # Below: the reading thread.
 
     def _read(self) -> None:
+        host = self._server.host
         try:
-            self._exchange()
+            with contextlib.ExitStack() as opened:
+                self._exchange(opened)
         except LatticeError as error:
             self._end(Failed(self._job.id, error))
         except (OSError, http.client.HTTPException) as error:
             self._end(Failed(self._job.id, self._broken(error)))
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
-            told = f"the answer of `{self._server.host}` is no OpenAI stream: {error}"
-            self._end(Failed(self._job.id, RemoteFailed(told)))
-        finally:
-            if self._connection is not None:
-                self._connection.close()
+        except NO_STREAM as error:
+            self._end(Failed(self._job.id, RemoteFailed(f"the answer of `{host}` is no OpenAI stream: {error}")))
+        finally:  # nobody waits for a thread that is gone
+            self._end(Failed(self._job.id, RemoteFailed(f"the answer of `{host}` could not be read")))
 
-    def _exchange(self) -> None:
-        response = self._ask()
-        if response.status == 400 and "stream_options" in self._body and b"stream_options" in (told := response.read()):
+    def _exchange(self, opened: contextlib.ExitStack) -> None:
+        response, refusal = self._ask(opened)
+        if response.status == 400 and "stream_options" in self._body and b"stream_options" in refusal:
             del self._body["stream_options"]  # an older server: no usage then
-            response = self._ask()
-        elif response.status == 400:
-            raise wrong_status(self._server.host, 400, told)
+            response, refusal = self._ask(opened)
         if response.status != 200:
-            raise wrong_status(self._server.host, response.status, response.read())
+            raise wrong_status(self._server.host, response.status, refusal)
         self._tell(Started(self._job.id, 0))
-        if (
-            "json" in (response.headers.get("content-type") or "")
-            and "event-stream" not in response.headers["content-type"]
-        ):
+        if "application/json" in (response.headers.get("content-type") or ""):
             self._take(msgspec.json.decode(response.read()))  # a server that does not stream
             self._heard.done = True
         else:
@@ -134,24 +131,24 @@ class RemoteStream:
                     self._take(msgspec.json.decode(event.data), failed=event.event == "error")
         self._finish()
 
-    def _ask(self) -> http.client.HTTPResponse:
-        """Connect within a time; then wait for as long as reading a prompt takes."""
-        self._connection = self._server.address.connect(CONNECT_S)
+    def _ask(self, opened: contextlib.ExitStack) -> tuple[http.client.HTTPResponse, bytes]:
+        """Connect within a time; then wait for as long as reading a prompt takes. The bytes are a refusal's."""
+        connection = self._server.address.connect(CONNECT_S)
+        opened.callback(connection.close)
         try:
-            self._connection.connect()
+            connection.connect()
         except (OSError, http.client.HTTPException) as error:
             raise unreachable(self._server.host, error) from error
-        self._sock = self._connection.sock
-        assert self._sock is not None
+        self._sock = connection.sock
         self._sock.settimeout(None)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._ended:
             raise RemoteFailed("cancelled")
         headers = self._server.headers() | {"accept": "text/event-stream"}
-        self._connection.request(
-            "POST", self._server.path("chat/completions"), msgspec.json.encode(self._body), headers
-        )
-        return self._connection.getresponse()
+        connection.request("POST", self._server.path("chat/completions"), msgspec.json.encode(self._body), headers)
+        response = connection.getresponse()
+        opened.callback(response.close)
+        return response, response.read(LONGEST_REFUSAL) if response.status != 200 else b""
 
     def _take(self, chunk: Any, *, failed: bool = False) -> None:
         """One chunk, of whatever manner. Raises: RemoteFailed, PromptTooLong for an error inside the stream."""

@@ -153,6 +153,14 @@ def test_continue_goes_on_with_an_answer_that_was_cut(card: ModelCard) -> None:
     assert texts(talk) == ["Tell", "Once upon"]
 
 
+def test_an_answer_that_was_complete_stays_as_it_is(card: ModelCard) -> None:
+    talk = Talk(partner(Desk(says("All."), says("")), card))
+    heard(talk, talk.ask("Tell"))
+    before = talk.session
+    assert heard(talk, talk.continue_())[1] == "nothing was added to the answer"
+    assert talk.session is before
+
+
 def test_continue_goes_on_with_a_thought_that_was_cut(card: ModelCard) -> None:
     desk = Desk(says("", "Let me", end=CUT), says("Done.", " see."))
     talk = Talk(partner(desk, card))

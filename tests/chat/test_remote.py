@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import json
+import random
 import socket
 import time
 from typing import Any
@@ -293,7 +294,16 @@ def test_nobody_listening_is_one_sentence() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "key"), [("ftp://x", None), ("127.0.0.1:80", None), ("http://", None), ("http://a", "a\nb")]
+    ("url", "key"),
+    [
+        ("ftp://x", None),
+        ("127.0.0.1:80", None),
+        ("http://", None),
+        ("http://a", "a\nb"),
+        ("http://me:secret@a/v1", None),  # it would lie in a saved session
+        ("http://a/v1?key=secret", None),
+        ("http://a/v1#x", None),
+    ],
 )
 def test_an_address_or_a_key_that_cannot_be_used_is_said(url: str, key: str | None) -> None:
     with pytest.raises(UsageError):
@@ -342,6 +352,52 @@ def test_a_server_that_finds_the_prompt_too_long_leaves_the_choice_to_people(ref
         server.refuses = {}
         heard(talk, talk.drop_oldest(full.value))
         assert [message["content"] for message in server.asked[-1]["messages"]] == ["c", "C", "d", "D", "e"]
+
+
+NOISE = (
+    OPENER,
+    chunk("Hi"),
+    chunk("naïve 😀"),
+    chunk(finish="stop"),
+    chunk("x", "length"),
+    DONE,
+    b": comment\n\n",
+    b"\n",
+    b"data:\n\n",
+    b"event: error\ndata: {}\n\n",
+    data({"error": None, "choices": []}),
+    data({"choices": None}),
+    data({"choices": [None]}),
+    data({"choices": [{"delta": None}]}),
+    data({"choices": [{"delta": {"content": [1]}}]}),
+    data({"choices": [{"delta": {"content": 7}}]}),
+    data({"choices": {"a": 1}}),
+    data({"choices": [], "usage": {"prompt_tokens": "many"}}),
+    data({"choices": [], "usage": {"prompt_tokens_details": 3}}),
+    data([]),
+    data(None),
+    data("text"),
+    data(b"[" * 100_000),
+    data(b"{"),
+    b"\xff\xfe\x00",
+    b"data: \xff\n\n",
+)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_a_server_sends_an_answer_ends_once(seed: int) -> None:
+    """No thread dies in silence and leaves people waiting; what went wrong is one sentence."""
+    chance = random.Random(seed)
+    for _ in range(10):
+        sent = b"".join(chance.choices(NOISE, k=chance.randint(0, 6)))
+        cuts = sorted(chance.randrange(len(sent) + 1) for _ in range(chance.randint(0, 5)))
+        parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+        done = asked(*parts)
+        assert (done.finished is None) != (done.failed is None), sent
+        if done.failed is not None:
+            assert isinstance(done.failed.error, RemoteFailed), sent
+            assert "\n" not in done.failed.error.message
+            assert "could not be read" not in done.failed.error.message, sent
 
 
 @pytest.mark.parametrize(
