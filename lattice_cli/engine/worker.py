@@ -61,6 +61,7 @@ class EngineWorker:
         self._lock = threading.Lock()  # guards state together with what may still be put into the inbox
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._turn_began_s: float | None = None
         self.state = State.LOADING
         self.card: ModelCard | None = None
         self._prefix: PrefixCache | None = None
@@ -127,6 +128,11 @@ class EngineWorker:
         """Jobs without a terminal event, running or waiting."""
         return self._room.open_jobs
 
+    def turn_s(self) -> float:
+        """How long the engine has been in its present turn, 0 between two of them. Any thread: it may be stuck there."""
+        began_s = self._turn_began_s
+        return 0.0 if began_s is None else time.monotonic() - began_s
+
     def stop(self, timeout_s: float = 5.0) -> bool:
         """End everything and join the thread: open jobs fail with EngineUnavailable.
 
@@ -162,7 +168,9 @@ class EngineWorker:
                 self._prefix = opened.prefix
             self._settled.set()
             while self._run_messages(desk):
+                self._turn_began_s = time.monotonic()
                 desk.turn()
+                self._turn_began_s = None
             desk.abort("the server is shutting down")
         except LatticeError as error:
             self._run_break(error)

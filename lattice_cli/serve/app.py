@@ -67,7 +67,7 @@ def create_app(
     app.add_route("/v1/models", models)
     if settings.policy.model_pages:
         app.add_route("/v1/models/{model_id:path}", models, suffix="one")
-    app.add_route("/health", Health(worker, wire))
+    app.add_route("/health", Health(worker, wire, settings.stall_s))
     app.add_route(METRICS, Metrics(worker, telemetry))
     app.add_route("/", Root((*spoken, *counted, *readable[:-1]), wire))
     _answer_failures(app, routes, wire)

@@ -30,6 +30,7 @@ class Metrics:
         return {
             "lattice_rows": ("Replies that are being made", running),
             "lattice_queue_depth": ("Replies that wait for a slot", max(0, self._worker.open_jobs() - running)),
+            "lattice_turn_seconds": ("How long the engine has been in its present step", self._worker.turn_s()),
             "lattice_cache_bytes": ("What the prefix cache holds", cache.bytes),
             "lattice_cache_budget_bytes": ("The most that it may hold", cache.budget_bytes),
             "lattice_cache_entries": ("Beginnings of prompts that it holds", cache.entries),

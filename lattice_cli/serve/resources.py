@@ -19,6 +19,7 @@ from lattice_cli.serve.wire import Dialect, Page, Wire
 from lattice_cli.serve.wire.fields import header_names
 from lattice_cli.serve.wire.openai import as_page, model_entry
 
+STALLED = "stalled"
 Request = falcon.Request
 Response = falcon.Response
 
@@ -104,15 +105,17 @@ class Models:
 
 
 class Health:
-    """GET: 200 when a request would be answered. Never waits."""
+    """GET: 200 when a request would be answered. Never waits, so it can tell of an engine that is stuck in a step."""
 
-    def __init__(self, worker: EngineWorker, wire: Wire) -> None:
+    def __init__(self, worker: EngineWorker, wire: Wire, stall_s: float) -> None:
         self._worker = worker
         self._wire = wire
+        self._stall_s = stall_s
 
     def on_get(self, req: Request, resp: Response) -> None:
         state = self._worker.state
-        page = self._wire.health(state.value, ready=state is State.READY)
+        stalled = state is State.READY and self._worker.turn_s() > self._stall_s
+        page = self._wire.health(STALLED if stalled else state.value, ready=state is State.READY and not stalled)
         if page.status == 503:
             resp.set_header("Retry-After", str(EngineUnavailable.retry_after_s))
         say(resp, page)

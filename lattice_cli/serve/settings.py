@@ -33,7 +33,7 @@ class ServeSettings:
     `commit_s`: how long a stream's status waits for the engine's first event before it is 200 all the
     same; `request_timeout_s`: how long a request may take from its arrival on (None: as long as it takes);
     `keepalive_s`: the longest silence on an open stream; `poll_s`: how often a waiting request looks whether its client
-    is still there.
+    is still there; `stall_s`: the longest step of an engine that is taken for well.
     """
 
     sampling: SamplingChoice = field(default_factory=SamplingChoice)
@@ -45,6 +45,7 @@ class ServeSettings:
     request_timeout_s: float | None = None
     keepalive_s: float = 5.0
     poll_s: float = 0.05
+    stall_s: float = 120.0
     log_prompts: bool = False
     aliases: tuple[str, ...] = ()
     strict_fields: bool = False

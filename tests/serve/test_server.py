@@ -10,9 +10,11 @@ import logging
 import random
 import re
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -21,10 +23,23 @@ import pytest
 import requests
 import sseclient
 
+from lattice_cli.engine.open import OpenEngine, open_engine
 from lattice_cli.errors import LatticeError
+from lattice_cli.model.card import ModelSource
 from lattice_cli.serve.sockets import listen_on
-from lattice_cli.settings import EngineSettings
-from tests.serve.stage import PATH, Raw, Served, body, eventually, served, with_settings
+from lattice_cli.settings import EngineSettings, read_home
+from tests.serve.stage import (
+    LIMIT_S,
+    PATH,
+    REPLIES,
+    Raw,
+    Served,
+    body,
+    eventually,
+    served,
+    with_settings,
+    write_script,
+)
 
 pytestmark = pytest.mark.wire
 
@@ -238,6 +253,42 @@ def test_health_answers_while_every_place_is_taken() -> None:
 
 
 # How bytes go out.
+
+
+class Stuck:
+    """A backend that does not come back from a step until it may."""
+
+    def __init__(self, backend: Any, free: threading.Event) -> None:
+        self._backend = backend
+        self._free = free
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def advance(self) -> Any:
+        assert self._free.wait(LIMIT_S)
+        return self._backend.advance()
+
+
+def test_health_tells_of_an_engine_that_is_stuck(tmp_path: Path) -> None:
+    """Report 78: the engine thread was parked for ever, and the server said 200."""
+    source = ModelSource("echo", write_script(tmp_path, REPLIES), "script")
+    free, engine = threading.Event(), EngineSettings(max_rows=2, max_pending=2)
+
+    def opener() -> OpenEngine:
+        return open_engine(source, read_home(), engine, watch=lambda backend: Stuck(backend, free))
+
+    with served(opener=opener, settings=with_settings(stall_s=0.1)) as house, house.client() as client:
+        assert client.get("/health").json() == {"status": "ok"}
+        asking = house.raw().post(body())
+        eventually(lambda: client.get("/health").status_code == 503)
+        assert client.get("/health").json() == {"status": "stalled"}
+        assert "lattice_turn_seconds 0.0\n" not in client.get("/metrics").text
+        free.set()
+        asking.until(b"hello world")
+        asking.close()
+        eventually(lambda: client.get("/health").status_code == 200)
+        eventually(house.idle)
 
 
 def test_an_event_leaves_when_it_is_made(house: Served) -> None:
