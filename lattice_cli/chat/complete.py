@@ -11,6 +11,7 @@ from pathlib import Path
 
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
+from prompt_toolkit.styles import Style
 
 from lattice_cli.chat.repl import BY_NAME, COMMANDS
 from lattice_cli.harmless import harmless
@@ -19,6 +20,18 @@ COMMAND = re.compile(r"/[A-Za-z]*")
 ARGUMENT = re.compile(r"(/[A-Za-z]+) +(\S*)")
 QUOTED = re.compile(r'(?:.*\s|)@"([^"\n]*)', re.DOTALL)
 MOST_PATHS = 200
+# The terminal's own colours, light or dark.
+MENU_STYLE = Style.from_dict(
+    {
+        "completion-menu": "bg:default fg:default",
+        "completion-menu.completion": "bg:default fg:default",
+        "completion-menu.completion.current": "bg:default fg:default reverse",
+        "completion-menu.meta.completion": "bg:default fg:ansibrightblack",
+        "completion-menu.meta.completion.current": "bg:default fg:default reverse",
+        "scrollbar.background": "bg:default",
+        "scrollbar.button": "bg:ansibrightblack",
+    }
+)
 
 Words = Callable[[str], Iterable[tuple[str, str]]]
 """A command's first name -> what may stand behind it, each with a word of help."""
@@ -69,8 +82,8 @@ def _commands(begun: str) -> Iterator[Completion]:
     for command in COMMANDS:
         for name in command.names:
             if name.startswith(begun.lower()):
-                help_ = f"{command.argument}  {command.help}" if command.argument else command.help
-                yield Completion(name, -len(begun), display_meta=help_)
+                shown = f"{name} {command.argument}".rstrip()
+                yield Completion(name, -len(begun), display=shown, display_meta=command.help)
                 break
 
 

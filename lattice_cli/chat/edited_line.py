@@ -29,7 +29,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 
 from lattice_cli.chat.ahead import preview
 from lattice_cli.chat.choice import choice
-from lattice_cli.chat.complete import Offers, Words, wanted
+from lattice_cli.chat.complete import MENU_STYLE, Offers, Words, wanted
 from lattice_cli.chat.keys import HarmlessProcessor, Pastes, line_keys
 from lattice_cli.chat.plain_line import SIGN
 from lattice_cli.chat.screen import terminal_size
@@ -72,6 +72,7 @@ class EditedLine:
             enable_suspend=True,
             enable_open_in_editor=True,
             tempfile_suffix=".md",
+            style=MENU_STYLE,
             completer=self._offers,
             complete_while_typing=Condition(lambda: wanted(get_app().current_buffer.document)),
             reserve_space_for_menu=MENU_ROWS,

@@ -27,7 +27,7 @@ def test_a_slash_offers_every_command_with_its_help() -> None:
     found = offered("/")
     assert [name for name, _ in found] == [command.names[0] for command in COMMANDS]
     assert dict(found)["/undo"] == "take back the last message and its answer"
-    assert dict(found)["/export"] == "FILE  write the conversation to a .md or .json file"
+    assert dict(found)["/export"] == "write the conversation to a .md or .json file"
 
 
 @pytest.mark.parametrize(("begun", "names"), [("/se", ["/set", "/sessions"]), ("/QU", ["/quit"]), ("/zz", [])])

@@ -178,11 +178,11 @@ stopped, 54 prompt tokens, 24 tokens, N tok/s, first token after N s
 
 MENU = """\
 > /s
- /system    [TEXT]  set the system prompt; alone: show it; with -: take it ...
- /set       [NAME VALUE]  how answers are made; alone: show it; a value of ...
- /save      [NAME]  save the conversation under a name
- /sessions  what is saved
- /stats     what this conversation has cost so far"""
+     /system [TEXT]     set the system prompt; alone: show it; -: none
+     /set [NAME VALUE]  how answers are made; alone: show it; -: as it was
+     /save [NAME]       save the conversation under a name
+     /sessions          what is saved
+     /stats             what this conversation has cost so far"""
 
 
 def test_golden_screens(tmp_path: Path) -> None:
