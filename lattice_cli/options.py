@@ -90,6 +90,14 @@ MemoryLimitOption = Annotated[
     ),
 ]
 NoPrefixCacheOption = Annotated[bool, typer.Option("--no-prefix-cache", help="Read every prompt anew.")]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        file_okay=False,
+        metavar="FOLDER",
+        help="Keep what was read before here, too, for after a restart; as many bytes as in memory.",
+    ),
+]
 
 
 class LogLevel(StrEnum):

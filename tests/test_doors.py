@@ -35,7 +35,7 @@ HOMES = {
     "mlx": r"(model|engine|kernels)\..*",
     "mlx_lm": r"(model|engine|kernels)\..*",
     "mlx_lm.generate": r"engine\.(backend|reference)",
-    "mlx_lm.models.cache": r"engine\.(backend|prefix_states)|model\.network",
+    "mlx_lm.models.cache": r"engine\.(backend|prefix_states|prefix_dump)|model\.network",
     "transformers": r"model\.tokenizer",
     "gguf": r"model\.\w+",
     "falcon": r"serve\.(?!wire).*",

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from lattice_cli.engine.lane import Lane
 
 
+TIDY_S = 0.2  # without rows, until what is left for then is done
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """`done` of `total` tokens of a row are in its cache."""
@@ -124,6 +127,8 @@ class MlxBackend:
         self._tell_cached(lane)
 
     def advance(self) -> list[Progress | Emitted]:
+        if not len(self._prompts) and not len(self._decoding):
+            return self._tidy()
         self._before_step()
         if not self._chunk_next or not len(self._prompts):
             self._began_s = time.perf_counter()
@@ -160,6 +165,13 @@ class MlxBackend:
         outcomes: list[Progress | Emitted] = [Progress(lane.job_id, done, len(lane.ids)) for lane, done in read]
         self._prefix.trust()
         return outcomes
+
+    def _tidy(self) -> list[Progress | Emitted]:
+        """What is left to do when there are no rows."""
+        self._prefix.trust()
+        if self._prefix.saves:
+            self._prefix.save()
+        return []
 
     def remove(self, job_ids: Sequence[str]) -> None:
         gone, leave = set(job_ids), self._leave if self._prefix.on else None
@@ -201,12 +213,13 @@ class MlxBackend:
         if len(self._prompts) or len(self._decoding):
             return 0.0
         self._rhythm.rest()
-        return None
+        return TIDY_S if self._prefix.saves else None
 
     def close(self) -> None:
         self._unwire()
+        self._prefix.trust()
         self.reset()
-        self._prefix.clear()
+        self._prefix.close()
         self._network = None
 
 

@@ -73,13 +73,19 @@ def open_engine(
 
         return load(source, home, tokenizer_dir=tokenizer_dir, context_tokens=settings.context_tokens)
 
-    return open_network(read, home, settings, watch)
+    return open_network(read, home, settings, watch, source.path)
 
 
 def open_network(
-    read: Callable[[], LoadedModel], home: Home, settings: EngineSettings, watch: Watch = lambda backend: backend
+    read: Callable[[], LoadedModel],
+    home: Home,
+    settings: EngineSettings,
+    watch: Watch = lambda backend: backend,
+    path: Path | None = None,
 ) -> OpenEngine:
-    """An engine on what `read` loads, on the calling thread, which owns it from then on. Raises: as `open_engine`."""
+    """An engine on what `read` loads, on the calling thread, which owns it from then on. `path` is where that lies, if
+    it lies anywhere. Raises: as `open_engine`.
+    """
     from lattice_cli.kernels import blas, install, native_choice, platform
 
     products = blas.preload(home)
@@ -105,7 +111,7 @@ def open_network(
         chunk = settings.prefill_chunk or (SLOW_CPU_CHUNK_TOKENS if slow else CHUNK_TOKENS)
         pace = Pace(chunk, fixed=settings.prefill_chunk is not None)
         fit = partial(_fit_threads, products, native)
-        prefix = open_prefix(loaded.network, settings)
+        prefix = open_prefix(loaded.network, loaded.card, path, settings, home)
         memory, card = open_memory(loaded.network, loaded.card, loaded.nbytes, settings, prefix)
         backend = MlxBackend(loaded.network, settings.max_rows, chunk, fit, prefix, pace=pace)
     except BaseException:

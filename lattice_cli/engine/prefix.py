@@ -15,13 +15,21 @@ from typing import Any
 
 from lattice_cli.engine.prefix_cuts import choose_cuts
 from lattice_cli.engine.prefix_kept import CacheStats, Found, Keeper, Kept
-from lattice_cli.engine.prefix_tree import Match, Node, PrefixTree
+from lattice_cli.engine.prefix_tree import Node, PrefixTree
 
 
 @dataclass(eq=False, slots=True)
 class Entry:
     kept: Kept
     node: Node[Entry]
+
+    @property
+    def trims(self) -> bool:
+        return self.kept.trims
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(token for node in [*self.node.path()][::-1] for token in node.edge)
 
 
 class PrefixCache:
@@ -34,7 +42,6 @@ class PrefixCache:
         self._holders: dict[Hashable, int] = {}  # piece -> entries that have it
         self._bytes = 0  # of distinct pieces
         self._doubtful: list[Entry] = []
-        self._trimming = 0  # entries that trim
         self.snapshot_bytes = 0  # what the newest entry had for itself
         self.stats = CacheStats(budget_bytes if keeper is not None else 0)
 
@@ -47,7 +54,7 @@ class PrefixCache:
         if not self.on:
             return Found()
         match = self._tree.match(tuple(ids[:-1]))
-        entry, tokens = self._usable(match)
+        entry, tokens = self._tree.usable(match)
         if entry is None or tokens == 0:
             return Found(known=match.depth)
         assert self._keeper is not None
@@ -82,7 +89,7 @@ class PrefixCache:
         ids = tuple(ids)
         match = self._tree.match(ids)
         near = next((node.entry for node in match.beyond.below() if node.entry is not None), None)
-        if match.depth == len(ids) and (known := self._known(match)) is not None:
+        if match.depth == len(ids) and (known := self._tree.known(match)) is not None:
             self._touch(known)
             return
         assert self._keeper is not None
@@ -120,50 +127,27 @@ class PrefixCache:
     def entries(self) -> Iterator[tuple[tuple[int, ...], Kept]]:
         """What is kept, least recently used first."""
         for entry in list(self._uses):
-            nodes = [*entry.node.path()][::-1]
-            yield tuple(token for node in nodes for token in node.edge), entry.kept
+            yield entry.ids, entry.kept
 
-    def put(self, ids: Sequence[int], kept: Kept) -> None:
-        """Take in what another run kept; nothing of less use goes for it."""
-        match = self._tree.match(tuple(ids))
-        room = self.stats.budget_bytes - self.stats.bytes
-        if sum(kept.pieces.values()) <= room and not (match.depth == len(ids) and self._known(match)):
-            self._add(tuple(ids), kept)
-            self._doubtful.clear()
+    @property
+    def saves(self) -> bool:
+        """Whether `save` has something to do; see prefix_saved.py."""
+        return False
 
-    def _known(self, match: Match[Entry]) -> Entry | None:
-        """An entry that serves a place which is there whole: its own, or one that goes on from it and trims."""
-        if match.beyond is match.node and match.node.entry is not None:
-            return match.node.entry
-        return self._trimmable(match.beyond)
+    def save(self) -> None:
+        """Do some of what is left for when there are no rows."""
 
-    def _usable(self, match: Match[Entry]) -> tuple[Entry | None, int]:
-        """The entry that serves the longest part of what matched, and how long that is."""
-        beyond, depth = match.beyond, match.depth
-        for node in match.node.path():
-            longer = self._trimmable(beyond)
-            if longer is not None:
-                return longer, depth
-            if node.entry is not None:
-                return node.entry, node.depth
-            if node.parent is not None:
-                beyond, depth = node.parent, node.parent.depth
-        return None, 0
+    def close(self) -> None:
+        """Forget everything; nothing follows."""
+        self.clear()
 
-    def _trimmable(self, place: Node[Entry]) -> Entry | None:
-        if self._trimming == 0:
-            return None
-        entries = (node.entry for node in place.below() if node.entry is not None)
-        return next((entry for entry in entries if entry.kept.trims), None)
-
-    def _add(self, ids: tuple[int, ...], kept: Kept) -> None:
+    def _add(self, ids: tuple[int, ...], kept: Kept) -> Entry:
         self.snapshot_bytes = sum(size for piece, size in kept.pieces.items() if piece not in self._holders)
         node = self._tree.place(ids)
         entry = node.entry = Entry(kept, node)
         for piece in kept.pieces:
             self._holders[piece] = self._holders.get(piece, 0) + 1
         self._bytes += self.snapshot_bytes
-        self._trimming += kept.trims
         self._doubtful.append(entry)
         if kept.trims:  # it serves what they served
             for shorter in [place.entry for place in node.path() if place is not node]:
@@ -174,6 +158,7 @@ class PrefixCache:
             self._drop(next(iter(self._uses)))
             self.stats = replace(self.stats, evictions=self.stats.evictions + 1)
         self._tell()
+        return entry
 
     def _touch(self, entry: Entry) -> None:
         """A use, of the entries on its way, too: they serve whoever edits what came between."""
@@ -184,7 +169,6 @@ class PrefixCache:
 
     def _drop(self, entry: Entry) -> None:
         del self._uses[entry]
-        self._trimming -= entry.kept.trims
         for piece, size in entry.kept.pieces.items():
             self._holders[piece] -= 1
             if self._holders[piece] == 0:

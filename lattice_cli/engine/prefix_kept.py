@@ -24,6 +24,14 @@ class Kept:
     trims: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """A state as bytes: `meta` is JSON that its keeper reads again."""
+
+    meta: Any
+    parts: list[bytes]
+
+
 class Keeper(Protocol):
     """Knows one network's caches. `trims`: all its states do (see Kept), however long."""
 
@@ -40,6 +48,12 @@ class Keeper(Protocol):
 
     def restore(self, kept: Kept, tokens: int) -> list[Any]:
         """Caches of a row of its own with the first `tokens` tokens; all of them where `kept` does not trim."""
+
+    def dump(self, kept: Kept) -> Dump | None:
+        """What is kept as bytes of their own; None for a kind that has none. Cost: a copy."""
+
+    def load(self, dump: Dump, tokens: int) -> Kept | None:
+        """The state of `tokens` tokens that was dumped so; None for what it never was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """How the caches of a network are kept: copies that no batch can touch and that pin no batch's memory.
 
-A DecoderState is copied by sharing its pages. Of mlx-lm's caches, plain keys and values are kept as blocks of
-`BLOCK_TOKENS`, all layers in one array, so entries with a common beginning share its blocks; every other cache
-(rotating, recurrent, of a kind unknown here) is kept whole.
+Of mlx-lm's caches, plain keys and values are kept as blocks of `BLOCK_TOKENS`, all layers in one array, so entries with
+a common beginning share its blocks; every other cache (rotating, recurrent, of a kind unknown here) is kept whole. The
+cache of a fused decoder is prefix_pages.py's.
 
 Thread: worker
 """
@@ -16,7 +16,9 @@ from typing import Any
 
 import mlx.core as mx
 
-from lattice_cli.engine.prefix_kept import Keeper, Kept
+from lattice_cli.engine.prefix_dump import NotPortable, pack, pack_cache, unpack, unpack_cache
+from lattice_cli.engine.prefix_kept import Dump, Keeper, Kept
+from lattice_cli.engine.prefix_pages import PagesKeeper
 from lattice_cli.kernels.state import DecoderState
 
 BLOCK_TOKENS = 128
@@ -26,31 +28,8 @@ _TRIM = frozenset(("KVCache", "QuantizedKVCache"))
 def keeper_of(caches: Sequence[Any]) -> Keeper:
     """For the caches of a network, of which `caches` are fresh ones."""
     if len(caches) == 1 and isinstance(caches[0], DecoderState):
-        return PagesKeeper(caches[0].is_trimmable())
-    return ArraysKeeper(all(_kind(cache) in _TRIM for cache in caches))
-
-
-@dataclass(frozen=True, slots=True)
-class PagesKeeper:
-    """For the one cache of a fused decoder."""
-
-    trims: bool
-
-    def trimmable(self, caches: list[Any]) -> bool:
-        return bool(caches[0].is_trimmable())
-
-    def keep(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> Kept | None:
-        state: DecoderState = caches[0]
-        if len(state.rows) != 1 or state.offset != tokens:
-            return None
-        own = copy.deepcopy(state)
-        return Kept(tokens, own, dict(own.rows[0].pieces()), own.is_trimmable())
-
-    def restore(self, kept: Kept, tokens: int) -> list[Any]:
-        state: DecoderState = copy.deepcopy(kept.state)
-        if tokens < kept.tokens:
-            state.trim(kept.tokens - tokens)
-        return [state]
+        return PagesKeeper(caches[0].is_trimmable(), caches[0])
+    return ArraysKeeper(all(_kind(cache) in _TRIM for cache in caches), tuple(map(_kind, caches)))
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -71,9 +50,10 @@ class Arrays:
 
 @dataclass(frozen=True, slots=True)
 class ArraysKeeper:
-    """For mlx-lm's caches, layer by layer."""
+    """For mlx-lm's caches, layer by layer, of these `kinds`."""
 
     trims: bool
+    kinds: tuple[str, ...]
 
     def trimmable(self, caches: list[Any]) -> bool:
         return all(map(_trims, caches))
@@ -85,11 +65,7 @@ class ArraysKeeper:
         others = {number: _twin(cache) for number, cache in enumerate(caches) if number not in plain}
         blocks = self._blocks([caches[number] for number in plain], tokens, like, shared) if plain else ()
         mx.async_eval([block.data for block in blocks], [_arrays(one) for one in others.values()])  # type: ignore[no-untyped-call]
-        pieces: dict[Hashable, int] = {block: block.data.nbytes for block in blocks}
-        rest = sum(array.nbytes for one in others.values() for array in _arrays(one))
-        if rest:
-            pieces[object()] = rest
-        return Kept(tokens, Arrays(plain, blocks, others), pieces, self.trimmable(caches))
+        return _kept(tokens, Arrays(plain, blocks, others), self.trimmable(caches))
 
     def restore(self, kept: Kept, tokens: int) -> list[Any]:
         state: Arrays = kept.state
@@ -107,6 +83,30 @@ class ArraysKeeper:
                 cache.keys, cache.values, cache.offset = whole[2 * place], whole[2 * place + 1], tokens
         return [caches[number] for number in range(len(caches))]
 
+    def dump(self, kept: Kept) -> Dump | None:
+        state: Arrays = kept.state
+        parts: list[bytes] = []
+        try:
+            blocks = pack([block.data for block in state.blocks], parts)
+            others = [[number, pack_cache(one, self.kinds[number], parts)] for number, one in state.others.items()]
+        except NotPortable:
+            return None
+        return Dump({"plain": state.plain, "blocks": blocks, "others": others}, parts)
+
+    def load(self, dump: Dump, tokens: int) -> Kept | None:
+        try:
+            plain, told = tuple(dump.meta["plain"]), dump.meta["blocks"]
+            others = {number: unpack_cache(one, self.kinds[number], dump.parts) for number, one in dump.meta["others"]}
+            blocks = tuple(Block(array) for array in unpack(told, dump.parts))
+        except (NotPortable, KeyError, IndexError, TypeError):
+            return None
+        held = sum(block.data.shape[3] for block in blocks) if plain else tokens
+        same = sorted((*plain, *others)) == list(range(len(self.kinds))) and held == tokens
+        if not same or any(getattr(one, "offset", tokens) != tokens for one in others.values()):
+            return None
+        trims = all(self.kinds[number] == "KVCache" for number in plain) and all(map(_trims, others.values()))
+        return _kept(tokens, Arrays(plain, blocks, others), trims)
+
     def _blocks(self, caches: list[Any], tokens: int, like: Kept | None, shared: int) -> tuple[Block, ...]:
         """Those of `like` as far as its tokens are the same, and new ones."""
         old: tuple[Block, ...] = like.state.blocks if like is not None else ()
@@ -118,6 +118,12 @@ class ArraysKeeper:
         rest = mx.stack(halves)  # (2 x layers, 1, heads, tokens, head_dim)
         cuts = range(0, tokens - start, BLOCK_TOKENS)
         return (*same, *(Block(mx.contiguous(rest[..., cut : cut + BLOCK_TOKENS, :])) for cut in cuts))
+
+
+def _kept(tokens: int, state: Arrays, trims: bool) -> Kept:
+    pieces: dict[Hashable, int] = {block: block.data.nbytes for block in state.blocks}
+    rest = sum(array.nbytes for one in state.others.values() for array in _arrays(one))
+    return Kept(tokens, state, pieces | ({object(): rest} if rest else {}), trims)
 
 
 def _kind(cache: Any) -> str:

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 Ids = tuple[int, ...]
-T = TypeVar("T")
+
+
+class Held(Protocol):
+    """What a place may hold."""
+
+    @property
+    def trims(self) -> bool:
+        """It serves every shorter prefix, too."""
+
+
+T = TypeVar("T", bound=Held)
 
 
 @dataclass(eq=False, slots=True)
@@ -83,6 +93,25 @@ class PrefixTree(Generic[T]):
             node = self._grow(node, ids[found.depth :])
         return node
 
+    def known(self, match: Match[T]) -> T | None:
+        """What serves a place that matched whole: its own entry, or one that goes on from it and trims."""
+        if match.beyond is match.node and match.node.entry is not None:
+            return match.node.entry
+        return _trimmable(match.beyond)
+
+    def usable(self, match: Match[T]) -> tuple[T | None, int]:
+        """What serves the longest part of what matched, and how long that is."""
+        beyond, depth = match.beyond, match.depth
+        for node in match.node.path():
+            longer = _trimmable(beyond)
+            if longer is not None:
+                return longer, depth
+            if node.entry is not None:
+                return node.entry, node.depth
+            if node.parent is not None:
+                beyond, depth = node.parent, node.parent.depth
+        return None, 0
+
     def take(self, node: Node[T]) -> None:
         """Empty a place; what nothing is kept behind is cut off."""
         node.entry = None
@@ -110,6 +139,11 @@ class PrefixTree(Generic[T]):
         leaf: Node[T] = Node(edge, node.depth + len(edge), node)
         node.children[edge[0]] = leaf
         return leaf
+
+
+def _trimmable(place: Node[T]) -> T | None:
+    entries = (node.entry for node in place.below() if node.entry is not None)
+    return next((entry for entry in entries if entry.trims), None)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -99,6 +99,13 @@ class DecoderState:
         copied._left = None if self._left is None else list(self._left)
         return copied
 
+    def restored(self, tokens: int, dump: list[bytes]) -> DecoderState | None:
+        """A state of one row with `tokens` tokens, as `row.dump` told of it; None where sizes do not fit."""
+        try:
+            return DecoderState(self._native, self._shape, [self._native.Sequence.restored(self._shape, tokens, dump)])
+        except (ValueError, TypeError):
+            return None
+
     def _with(self, rows: list[Any]) -> DecoderState:
         state = DecoderState(self._native, self._shape, rows)
         state._marks = list(self._marks)

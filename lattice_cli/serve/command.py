@@ -13,6 +13,7 @@ import typer
 
 from lattice_cli.options import (
     CacheBytesOption,
+    CacheDirOption,
     KernelsOption,
     LogFormat,
     LogLevel,
@@ -105,6 +106,7 @@ def serve_command(
     memory_limit: MemoryLimitOption = None,
     cache_bytes: CacheBytesOption = None,
     no_prefix_cache: NoPrefixCacheOption = False,
+    cache_dir: CacheDirOption = None,
     kernels: KernelsOption = None,
     threads: ThreadsOption = None,
     max_body: Annotated[
@@ -141,7 +143,9 @@ def serve_command(
 
     choose_logging(typed, log_level or (LogLevel.info if log_prompts else None), log_format, log_file)
     kept = 0 if no_prefix_cache else cache_bytes
-    engine = EngineSettings(max_rows, max_pending, prefill_chunk, context, cache_bytes=kept, memory_bytes=memory_limit)
+    engine = EngineSettings(
+        max_rows, max_pending, prefill_chunk, context, cache_bytes=kept, cache_dir=cache_dir, memory_bytes=memory_limit
+    )
     settings = ServeSettings(
         sampling=SamplingChoice(temperature, top_k, top_p, repetition_penalty=repetition_penalty),
         max_tokens=max_tokens,

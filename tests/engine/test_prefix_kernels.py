@@ -1,4 +1,4 @@
-"""Every test of the prefix cache on tiny networks again, on the native kernels' pages.
+"""Every test of the prefix cache on tiny networks again, and some of its disk tier, on the native kernels' pages.
 
 Thread: any (mlx runs on the test's own thread)
 """
@@ -15,6 +15,12 @@ from lattice_cli.model.network import make_caches
 from tests.engine import test_backend_kernels
 from tests.engine.test_prefix_backend import *  # noqa: F403
 from tests.engine.test_prefix_backend import Floor, chat_of
+from tests.engine.test_prefix_disk import (  # noqa: F401
+    test_a_conversation_goes_on_after_a_restart,
+    test_a_damaged_file_is_dropped_with_one_line,
+    test_a_file_that_was_put_there_is_dropped,
+    test_conversations_over_restarts_stay_exact,
+)
 
 pytestmark = [pytest.mark.tiny, pytest.mark.timeout(300)]
 

@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,3 +174,21 @@ def test_all_of_it_can_be_switched_off_and_bounded(tmp_path: Path, folder: Path)
             )
         assert reply.usage and reply.usage.prompt_tokens_details
         assert reply.usage.prompt_tokens_details.cached_tokens == 0
+
+
+def test_a_restart_goes_on_from_the_disk(tmp_path: Path, folder: Path) -> None:
+    """Ended by a signal right after the reply; the second server knows its first turn. Another model does not."""
+    arguments = ("--model", str(folder), "--alias", "tiny", "--port", "0", "--cache-dir", str(tmp_path / "cache"))
+    messages: list[Any] = [user("What is a mill? " * 20)]
+    cached = []
+    for _ in range(2):
+        with Process(tmp_path, *arguments) as process:
+            client = openai.OpenAI(base_url=f"http://127.0.0.1:{process.port()}/v1", api_key="none")
+            reply = client.chat.completions.create(
+                model="tiny", messages=messages, temperature=0, max_completion_tokens=6
+            )
+            assert process.signal(signal.SIGTERM).ended() == 0, process.talk()
+            assert "Traceback" not in process.talk()
+        assert reply.usage and reply.usage.prompt_tokens_details
+        cached.append(reply.usage.prompt_tokens_details.cached_tokens)
+    assert cached == [0, reply.usage.prompt_tokens - 1]
