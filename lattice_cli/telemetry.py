@@ -96,9 +96,9 @@ class Telemetry:
             case Started():
                 self._running_s[event.job_id] = None
                 self._prompt.inc(event.prompt_tokens)
-                self._cached.inc(event.cached_tokens)
             case Finished():
                 self._ended(event.job_id, event.reason)
+                self._cached.inc(event.usage.cached_tokens)  # a row that waits for another's reading starts without
                 self._completion.inc(event.usage.completion_tokens)
                 if event.usage.completion_tokens:
                     self._first_token.observe(event.timing.first_token_s)

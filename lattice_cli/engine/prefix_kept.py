@@ -49,6 +49,10 @@ class Keeper(Protocol):
     def restore(self, kept: Kept, tokens: int) -> list[Any]:
         """Caches of a row of its own with the first `tokens` tokens; all of them where `kept` does not trim."""
 
+    @property
+    def dumps(self) -> bool:
+        """Whether states of this network can be written as bytes."""
+
     def dump(self, kept: Kept) -> Dump | None:
         """What is kept as bytes of their own; None for a kind that has none. Cost: a copy."""
 

@@ -5,12 +5,15 @@ Thread: worker
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import EngineSettings, Home
+
+log = logging.getLogger("lattice.engine")
 
 
 def open_prefix(network: Any, card: ModelCard, path: Path | None, settings: EngineSettings, home: Home) -> PrefixCache:
@@ -24,6 +27,9 @@ def open_prefix(network: Any, card: ModelCard, path: Path | None, settings: Engi
     budget = default_cache_bytes() if settings.cache_bytes is None else settings.cache_bytes
     keeper = keeper_of(make_caches(network))
     if settings.cache_dir is None or path is None or budget == 0:
+        return PrefixCache(keeper, budget)
+    if not keeper.dumps:
+        log.warning("`--cache-dir` is not used: the states of `%s` here cannot be written to files", card.served_id)
         return PrefixCache(keeper, budget)
     from lattice_cli.engine.prefix_disk import DiskShelf
     from lattice_cli.engine.prefix_key import prefix_key

@@ -38,6 +38,10 @@ class PagesKeeper:
             state.trim(kept.tokens - tokens)
         return [state]
 
+    @property
+    def dumps(self) -> bool:
+        return hasattr(self.fresh.rows[0], "dump")  # a GPU's rows lie in pools that stay there
+
     def dump(self, kept: Kept) -> Dump | None:
         state: DecoderState = kept.state
         mx.eval(state.state)

@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lattice_cli.engine.prefix_dump import NotPortable, pack, pack_cache, unpack, unpack_cache
+from lattice_cli.engine.prefix_dump import PORTABLE, NotPortable, pack, pack_cache, unpack, unpack_cache
 from lattice_cli.engine.prefix_kept import Dump, Keeper, Kept
 from lattice_cli.engine.prefix_pages import PagesKeeper
 from lattice_cli.kernels.state import DecoderState
@@ -82,6 +82,10 @@ class ArraysKeeper:
                 cache = caches[number] = KVCache()  # type: ignore[no-untyped-call]
                 cache.keys, cache.values, cache.offset = whole[2 * place], whole[2 * place + 1], tokens
         return [caches[number] for number in range(len(caches))]
+
+    @property
+    def dumps(self) -> bool:
+        return PORTABLE.issuperset(self.kinds)
 
     def dump(self, kept: Kept) -> Dump | None:
         state: Arrays = kept.state
