@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lattice_cli.chat.partner import Count, Partner, Question
+from lattice_cli.chat.remote_errors import REFUSED, UNREACHABLE
 from lattice_cli.chat.remote_server import Offer, Server, offers_of
 from lattice_cli.chat.remote_stream import RemoteStream
 from lattice_cli.conversation import Turn
@@ -27,18 +28,26 @@ NO_SAMPLING = Sampling()
 
 def open_remote(server: Server, model: str | None, context_tokens: int | None = None) -> RemotePartner:
     """Ask the server what it has, and choose `model`, or else the first. Blocks. Raises: RemoteFailed."""
-    try:
-        offers = offers_of(server)
-    except RemoteFailed as error:
-        if model is None or error.status not in (404, 405):  # it has no list, but may have the model
-            raise
-        offers = []
+    offers = _listed(server, named=model is not None)
     if model is None and not offers:
         raise RemoteFailed(f"`{server.host}` lists no model", hint="name one with `--model`")
-    return RemotePartner(server, _chosen(server, model or offers[0].name, offers), offers, context_tokens)
+    return RemotePartner(server, _chosen(model or offers[0].name, offers), offers, context_tokens)
 
 
-def _chosen(server: Server, model: str, offers: Sequence[Offer]) -> Offer:
+def _listed(server: Server, *, named: bool) -> list[Offer]:
+    """What it lists. A server whose list is broken, or that has none, may have a `named` model all the same.
+
+    Raises: RemoteFailed.
+    """
+    try:
+        return offers_of(server)
+    except RemoteFailed as error:
+        if error.code in (UNREACHABLE, REFUSED) or not named:
+            raise
+        return []
+
+
+def _chosen(model: str, offers: Sequence[Offer]) -> Offer:
     """By its name. A server may have more than it lists, so another name is tried, not refused."""
     return next((offer for offer in offers if offer.name == model), Offer(model))
 
@@ -88,16 +97,11 @@ class RemotePartner:
         return [self.name, *(offer.name for offer in self._offers if offer.name != self.name)]
 
     def switched(self, name: str) -> Partner:
-        try:
-            offers = offers_of(self.server)
-        except RemoteFailed as error:
-            if error.status not in (404, 405):
-                raise
-            offers = []
+        offers = _listed(self.server, named=True)
         if offers and name not in [offer.name for offer in offers]:
             listed = ", ".join(f"`{offer.name}`" for offer in offers[:10])
             raise UsageError(f"`{self.server.host}` has no model `{name}`", param="model", hint=f"it lists {listed}")
-        return RemotePartner(self.server, _chosen(self.server, name, offers), offers, self._context_tokens)
+        return RemotePartner(self.server, _chosen(name, offers), offers, self._context_tokens)
 
     def close(self, timeout_s: float) -> bool:
         return True

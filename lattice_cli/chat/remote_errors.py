@@ -13,6 +13,7 @@ from lattice_cli.errors import LatticeError, PromptTooLong, RemoteFailed
 
 TOO_LONG = re.compile(r"context.{0,20}(length|window|size)|exceed.{0,40}context|maximum.{0,20}tokens|n_ctx", re.I)
 LONGEST_WORDS = 500
+UNREACHABLE, REFUSED = "unreachable", "refused"  # codes: there is no connection; the key is not the right one
 
 
 def unreachable(host: str, error: Exception) -> RemoteFailed:
@@ -20,15 +21,15 @@ def unreachable(host: str, error: Exception) -> RemoteFailed:
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
         reason = "it does not answer in time"
-    return RemoteFailed(f"`{host}` cannot be reached: {reason}", hint="is the server running?")
+    return RemoteFailed(f"`{host}` cannot be reached: {reason}", hint="is the server running?", code=UNREACHABLE)
 
 
 def wrong_status(host: str, status: int, body: bytes) -> LatticeError:
     """What a server refuses with, in one sentence; PromptTooLong where that is what it means. `status` 0: it said it
     in the middle of an answer.
     """
-    told, code = said_in(body)
-    if status in (0, 400, 413, 500) and (code == "context_length_exceeded" or TOO_LONG.search(told)):
+    told, kind = said_in(body)
+    if status in (0, 400, 413, 500) and (kind == "context_length_exceeded" or TOO_LONG.search(told)):
         return PromptTooLong(f"`{host}` refuses the prompt: {told}")
     hints = {
         401: "give its key with `--api-key` or `LATTICE_API_KEY`",
@@ -36,7 +37,8 @@ def wrong_status(host: str, status: int, body: bytes) -> LatticeError:
         404: "`--url` wants the address with its `/v1`, and `--model` a name that the server lists",
     }
     where = f"`{host}` failed in the middle of the answer" if not status else f"`{host}` refuses with status {status}"
-    return RemoteFailed(f"{where}: {told}", hint=hints.get(status), status=status or None)
+    code = REFUSED if status in (401, 403) else None
+    return RemoteFailed(f"{where}: {told}", hint=hints.get(status), code=code, status=status or None)
 
 
 def said_in(body: bytes) -> tuple[str, str | None]:

@@ -60,7 +60,10 @@ class Server:
         try:
             return msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RemoteFailed(f"`{self.host}` is no OpenAI-compatible server: {path} is not JSON") from error
+            raise RemoteFailed(
+                f"`{self.host}` is no OpenAI-compatible server: {path} is not JSON",
+                hint="with `--model NAME` no list is needed",
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)

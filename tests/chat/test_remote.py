@@ -6,15 +6,20 @@ Thread: any
 from __future__ import annotations
 
 import json
+import os
 import random
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lattice_cli.chat.actions import Talk
 from lattice_cli.chat.manner import Manner
+from lattice_cli.chat.opening import Loader
 from lattice_cli.chat.remote import RemotePartner, open_remote
 from lattice_cli.chat.remote_errors import said_in
 from lattice_cli.chat.remote_server import read_server
@@ -23,9 +28,12 @@ from lattice_cli.chat.window import WindowFull
 from lattice_cli.engine.completion import Completion
 from lattice_cli.errors import RemoteFailed, UsageError
 from lattice_cli.events import Piece, Started, Usage
+from lattice_cli.model.locate import locate
+from lattice_cli.settings import EngineSettings, Home
 from tests.chat.desk import heard
 from tests.chat.foreign import DONE, Foreign, chunk, data, foreign
 from tests.serve.stage import HANG, eventually, served
+from tests.tiny import write_tiny_folder
 
 pytestmark = pytest.mark.wire
 
@@ -277,8 +285,12 @@ def test_a_server_without_a_list_needs_a_name(models: Any, status: int, words: s
         partner(server)
 
 
-def test_a_server_without_a_list_is_asked_by_name() -> None:
-    with foreign(chunk("x", "stop"), models=None) as server:
+@pytest.mark.parametrize(
+    "how", [{"models": None}, {"models_status": 500}, {"models": "nonsense"}, {"models": {"a": 1}}]
+)
+def test_a_server_without_a_list_is_asked_by_name(how: dict[str, Any]) -> None:
+    """mlx_lm.server answers with nothing at all where the hub's cache is not there."""
+    with foreign(chunk("x", "stop"), **how) as server:
         talk = Talk(partner(server, "named"))
         assert heard(talk, talk.ask("Hi"))[0].answer == "x"
         assert server.asked[0]["model"] == "named"
@@ -440,3 +452,36 @@ def test_our_own_server_is_talked_to() -> None:
         eventually(server.idle)
         with pytest.raises(UsageError, match="has no model `another`"):
             talk.model("another")
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.tiny
+def test_mlx_lms_own_server_says_the_same_as_we_do(tmp_path: Path) -> None:
+    """A real server of another hand, with the same weights."""
+    folder = write_tiny_folder(tmp_path / "tiny")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    (tmp_path / "hub").mkdir()
+    env = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(folder), "--port", str(port)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: listens(port), 60)
+            manner = Manner().having(temperature=0, max_tokens=8)
+            theirs = Talk(open_remote(read_server(f"http://127.0.0.1:{port}", None), None), manner=manner)
+            told, _ = heard(theirs, theirs.ask("Hello"))
+        finally:
+            process.terminate()
+    home = Home(tmp_path, tmp_path / "models", offline=True, kernels="off")
+    loader, source = Loader(home, EngineSettings(max_rows=1), quiet=True), locate(str(folder), home)
+    ours = Talk(loader.partner(loader.start(source), source), manner=manner)
+    said, _ = heard(ours, ours.ask("Hello"))
+    assert ours.partner.close(10)
+    assert said.finished is not None and told.finished is not None
+    assert (told.answer, told.finished.reason) == (said.answer, said.finished.reason)
+    assert told.finished.usage.completion_tokens == said.finished.usage.completion_tokens == 8
