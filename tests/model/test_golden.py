@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lattice_cli.engine.prefix_open import open_prefix
+from lattice_cli.engine.prefix import PrefixCache
+from lattice_cli.engine.prefix_states import keeper_of
 from lattice_cli.model.load import LoadedModel
-from lattice_cli.settings import EngineSettings
+from lattice_cli.model.network import make_caches
 from tests.model.goldens import (
     MODELS,
     NAMES,
@@ -133,7 +134,7 @@ def test_what_a_cached_prefix_gives_is_golden(model: LoadedModel, name: str, mod
     and then at once. Recurrent states cannot be cut back, so they are found from the second time on.
     """
     goldens = goldens_of(name)[2:]
-    prefix = open_prefix(model.network, EngineSettings(cache_bytes=1 << 28))
+    prefix = PrefixCache(keeper_of(make_caches(model.network)), 1 << 28)
     asked = Asked(model, 64, prefix)
     for turn in range(2):
         for golden in goldens:
