@@ -33,6 +33,9 @@ Thread: any
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class LatticeError(Exception):
     """A failure with a sentence meant for the user.
@@ -225,6 +228,24 @@ class RemoteFailed(LatticeError):
 
 class StoreFailed(LatticeError):
     """Saved sessions cannot be read or written; a talk goes on without."""
+
+
+@contextmanager
+def panics_told(what: str) -> Iterator[None]:
+    """A panic of Rust code (tokenizers, llguidance) as an EngineFault, which costs one request: it comes as a
+    BaseException, which nobody catches, and would end a thread that others wait for.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise EngineFault(f"{what} failed") from error
+
+
+def is_panic(error: BaseException) -> bool:
+    """UPSTREAM: pyo3 makes the class anew in each library, so that it can only be known by its name."""
+    return type(error).__name__ == "PanicException"
 
 
 class BenchError(LatticeError):

@@ -16,8 +16,10 @@ import numpy as np
 
 from lattice_cli.engine.guide import CompiledGuide
 from lattice_cli.engine.vocabulary import Mask
+from lattice_cli.errors import is_panic
 
 BREAK_TOKENS = 2
+PANICKED = "its grammar failed"  # a panic of the library costs its row, not the thread of them all
 
 
 class Phase(Enum):
@@ -67,6 +69,14 @@ class RowGuide:
 
     def advance(self, token_id: int) -> None:
         """One token came, drawn, forced or scripted."""
+        try:
+            self._advance(token_id)
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            self.error = PANICKED
+
+    def _advance(self, token_id: int) -> None:
         if self.error is not None:
             return
         self._tokens += 1
@@ -83,6 +93,15 @@ class RowGuide:
 
     def allowed(self) -> Mask | None:
         """Which ids may come next, (vocabulary,); None where all may. Owned by the caller. Cost: 10-300 us."""
+        try:
+            return self._allowed()
+        except BaseException as error:
+            if not is_panic(error):
+                raise
+            self.error = PANICKED
+            return None
+
+    def _allowed(self) -> Mask | None:
         if self.error is not None or self.complete:
             return None
         if self._phase is Phase.THINKING:  # a reply that ended in here would have no answer at all

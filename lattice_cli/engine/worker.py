@@ -129,7 +129,7 @@ class EngineWorker:
         return self._room.open_jobs
 
     def turn_s(self) -> float:
-        """How long the engine has been in its present turn, 0 between two of them. Any thread: it may be stuck there."""
+        """How long the engine has been in its present turn, 0 between two of them. It may be stuck there."""
         began_s = self._turn_began_s
         return 0.0 if began_s is None else time.monotonic() - began_s
 
@@ -174,7 +174,7 @@ class EngineWorker:
             desk.abort("the server is shutting down")
         except LatticeError as error:
             self._run_break(error)
-        except Exception as error:
+        except BaseException as error:  # a panic of Rust code is no Exception, and a thread that just ends is a lie
             log.exception("the engine thread failed")
             self._run_break(EngineFault(f"the engine failed: {error}"))
         finally:

@@ -11,7 +11,7 @@ import time
 import falcon
 
 from lattice_cli.engine.worker import EngineWorker, State
-from lattice_cli.errors import EngineUnavailable, ModelNotFound
+from lattice_cli.errors import EngineUnavailable, ModelNotFound, panics_told
 from lattice_cli.serve import sse
 from lattice_cli.serve.admission import Admission, Admitted, ready_card
 from lattice_cli.serve.exchange import Exchange
@@ -45,7 +45,8 @@ class Generation:
 
     def on_post(self, req: Request, resp: Response) -> None:
         body = read_body(req, self._wire, self._max_body_bytes)
-        admitted = self._admission.admit(self._dialect, body, req.context.visit)
+        with panics_told("reading the request"):
+            admitted = self._admission.admit(self._dialect, body, req.context.visit)
         if names := header_names(admitted.ask.ignored):
             resp.set_header("X-Ignored-Fields", ", ".join(names))
         if admitted.ask.stream:

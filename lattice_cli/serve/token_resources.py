@@ -5,6 +5,7 @@ Thread: request
 
 from __future__ import annotations
 
+from lattice_cli.errors import panics_told
 from lattice_cli.serve.admission import Admission
 from lattice_cli.serve.prompts import check_ids
 from lattice_cli.serve.resources import Request, Response, read_body, say
@@ -23,7 +24,8 @@ class Tokens:
 
     def on_post_tokenize(self, req: Request, resp: Response) -> None:
         words = read_tokenize(read_body(req, self._wire, self._max_body_bytes))
-        card, (prompt,) = self._admission.prompts(words.ask, req.context.visit)
+        with panics_told("reading the request"):
+            card, (prompt,) = self._admission.prompts(words.ask, req.context.visit)
         say(resp, as_page(told_tokens(prompt.ids, card, spelled=words.spelled)))
 
     def on_post_detokenize(self, req: Request, resp: Response) -> None:
@@ -32,4 +34,6 @@ class Tokens:
         (ids,) = ask.prompts
         assert not isinstance(ids, str)
         check_ids(card, "tokens", ids)
-        say(resp, as_page(told_text(card.tokenizer.decode(ids))))
+        with panics_told("spelling the tokens"):
+            text = card.tokenizer.decode(ids)
+        say(resp, as_page(told_text(text)))
