@@ -22,7 +22,7 @@ from lattice_cli.chat.restoring import from_anywhere, open_store, restored
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.store import Saved
 from lattice_cli.console import say
-from lattice_cli.errors import UsageError
+from lattice_cli.errors import ModelNotFound, RemoteFailed, UsageError
 from lattice_cli.settings import EngineSettings, Home, read_api_key
 
 STOP_S = 0.7
@@ -132,10 +132,15 @@ class _Run:
     def _begin(self) -> Wait:
         """Start what takes long. What comes back waits for it. Raises: what finding a model or a server raises."""
         wish = self._wish
-        if self._url is not None:
-            return begin_remote(self._url, wish.api_key or read_api_key(), self._model, wish.context)
-        settings = EngineSettings(max_rows=1, context_tokens=wish.context)
-        wait, self._early = begin_engine(self._model, self._home, settings, quiet=wish.quiet)
+        try:
+            if self._url is not None:
+                return begin_remote(self._url, wish.api_key or read_api_key(), self._model, wish.context)
+            settings = EngineSettings(max_rows=1, context_tokens=wish.context)
+            wait, self._early = begin_engine(self._model, self._home, settings, quiet=wish.quiet)
+        except (ModelNotFound, RemoteFailed) as error:
+            if (self._model, self._url) != (wish.model, wish.url):
+                error.hint = "that is who the session was held with; name another with `--model` or `--url`"
+            raise
         return wait
 
     def _talk(self, partner: Partner) -> Talk:

@@ -17,6 +17,7 @@ import typer
 
 from lattice_cli import console
 from lattice_cli.errors import ModelError, ModelNotFound, UsageError
+from lattice_cli.options import complete_model
 from lattice_cli.settings import Home, read_home
 
 COLUMNS = ("name", "format", "size", "context", "licence", "where")
@@ -184,7 +185,9 @@ def list_command(
 
 @models_app.command("rm")
 def remove_command(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name as `lattice models` shows it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", autocompletion=complete_model, help="A name as `lattice models` shows it.")
+    ],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove a model that `lattice pull` brought; never one that it did not."""

@@ -35,9 +35,21 @@ def pull(name: str, home: Home) -> Path:
     return folder
 
 
+def complete_catalog(incomplete: str) -> list[str]:
+    """The names of the catalog, for a shell."""
+    from lattice_cli.model.catalog import CATALOG
+
+    return [entry.name for entry in CATALOG if entry.name.startswith(incomplete)]
+
+
 def pull_command(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A name of the catalog (see `lattice models`) or an `org/repo`.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=complete_catalog,
+            help="A name of the catalog (see `lattice models`) or an `org/repo`.",
+        ),
     ],
 ) -> None:
     """Download a model; an interrupted download goes on where it stopped."""

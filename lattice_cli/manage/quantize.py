@@ -20,6 +20,7 @@ import typer
 from lattice_cli import console
 from lattice_cli.errors import ModelError, UnknownFormat, UsageError
 from lattice_cli.manage.pull import INTERRUPTED
+from lattice_cli.options import complete_model
 from lattice_cli.settings import Home, read_home
 
 if TYPE_CHECKING:
@@ -117,7 +118,12 @@ def choose_packing(target: Literal["q4", "mlx"], bits: int | None, group_size: i
 
 def quantize_command(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A catalog name, folder, .gguf file or org/repo, as for `--model`.")
+        str,
+        typer.Argument(
+            metavar="SRC",
+            autocompletion=complete_model,
+            help="A catalog name, folder, .gguf file or org/repo, as for `--model`.",
+        ),
     ],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The folder to make; it must not exist.")],
     format_: Annotated[

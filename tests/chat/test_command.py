@@ -100,6 +100,19 @@ def test_a_session_that_cannot_be_is_a_usage_error(
     assert done.stderr.splitlines(keepends=True)[0] == sentence
 
 
+def test_a_session_whose_model_is_gone_says_so_and_goes_on_with_another(tmp_path: Path, model: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    chat(tmp_path, "--model", script(gone, HELLO), "--session", "a", "-p", "Hi")
+    (gone / "bot.json").unlink()
+    done = chat(tmp_path, "--continue", "-p", "tell")
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr.endswith(
+        b"hint: that is who the session was held with; name another with `--model` or `--url`\n"
+    )
+    assert prompt_of(chat(tmp_path, "--continue", "--model", model, "-p", "tell")).count("<|im_start|>user") == 2
+
+
 def test_a_damaged_file_is_a_sentence_and_the_answer_comes(tmp_path: Path, model: str) -> None:
     database(tmp_path).parent.mkdir(parents=True)
     database(tmp_path).write_bytes(b"no database" * 1000)
@@ -353,6 +366,8 @@ def test_a_shell_completes_models_sessions_and_options(tmp_path: Path, model: st
     assert completed(tmp_path, "chat", "--model", "") == ["org/repo", "tiny"]
     assert completed(tmp_path, "chat", "--model", "org") == ["org/repo"]
     assert completed(tmp_path, "serve", "--model", "t") == ["tiny"]
+    assert completed(tmp_path, "models", "rm", "t") == ["tiny"]
+    assert completed(tmp_path, "pull", "smol") == ["smollm2-135m"]
     assert completed(tmp_path, "chat", "--session", "f") == ["france"]
     assert completed(tmp_path, "chat", "--sess") == ["--session"]
 
