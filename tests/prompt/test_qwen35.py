@@ -151,6 +151,34 @@ def test_line_breaks_in_keys_stay_json(card: ModelCard) -> None:
     assert f"<parameter=meta>\n{json.dumps(given['meta'])}\n</parameter>" in rendered(card, {"messages": messages}).text
 
 
+SPECIAL = {
+    "<|endoftext|>": 248044,
+    "<|im_start|>": 248045,
+    "<|im_end|>": 248046,
+    "<|vision_start|>": 248053,
+    "<|vision_end|>": 248054,
+    "<|image_pad|>": 248056,
+    "<|video_pad|>": 248057,
+    "<tool_call>": 248058,
+    "</tool_call>": 248059,
+    "<tool_response>": 248066,
+    "</tool_response>": 248067,
+    "<think>": 248068,
+    "</think>": 248069,
+}
+
+
+def test_special_tokens_stand_in_the_models_order_and_only_those_of_text_are_text(card: ModelCard) -> None:
+    """Their ids in Qwen/Qwen3.5-0.8B, less the size of what is trained there and here."""
+    first = card.tokenizer.token_id("<|endoftext|>")
+    assert first is not None
+    for token, real in SPECIAL.items():
+        found = card.tokenizer.token_id(token)
+        assert found == first + real - SPECIAL["<|endoftext|>"], token
+        spoken = 248058 <= real < 248070
+        assert card.tokenizer.token_bytes(found) == (token.encode() if spoken else b""), token
+
+
 def test_both_ends_of_qwen_end_a_reply(card: ModelCard) -> None:
     """Report 112."""
     assert card.end_ids == {card.tokenizer.token_id("<|im_end|>"), card.tokenizer.token_id("<|endoftext|>")}
