@@ -35,10 +35,12 @@ class SavedPrefixCache(PrefixCache):
 
     @property
     def saves(self) -> bool:
-        return bool(self._unsaved) and self._disk.ready
+        return bool(self._unsaved) and self._disk.usable
 
     def save(self) -> None:
-        """Give one entry to the disk, the newest first. Cost: a copy of its state."""
+        """Give one entry to the disk, the newest first, unless it is busy. Cost: a copy of its state."""
+        if not self._disk.ready:
+            return
         entry, _ = self._unsaved.popitem()
         dump = self._knows.dump(entry.kept)
         if dump is not None:
@@ -46,8 +48,8 @@ class SavedPrefixCache(PrefixCache):
 
     def close(self) -> None:
         until_s = time.monotonic() + CLOSE_S
-        while self._unsaved and self._disk.usable and time.monotonic() < until_s:
-            self.save() if self.saves else time.sleep(0.005)
+        while self.saves and time.monotonic() < until_s:
+            self.save() if self._disk.ready else time.sleep(0.005)
         self._disk.close(max(0.1, until_s - time.monotonic()))
         self.clear()
 
