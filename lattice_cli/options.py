@@ -17,13 +17,21 @@ from lattice_cli.errors import UsageError
 from lattice_cli.settings import MOST_THREADS, read_home
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """The models that lie in the models folder, as `--model` takes them, for a shell. Cost: one look into a folder."""
+def cached_models(models: Path) -> list[str]:
+    """The models that lie in a models folder, as `--model` takes them. Cost: one look into it."""
     try:
-        names = [entry.name for entry in read_home().models.iterdir() if not entry.name.startswith(".")]
-    except (OSError, UsageError):
+        names = [entry.name for entry in models.iterdir() if not entry.name.startswith(".")]
+    except OSError:
         return []
-    return sorted(name for name in (one.replace("--", "/", 1) for one in names) if name.startswith(incomplete))
+    return sorted(name.replace("--", "/", 1) for name in names)
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """The same for a shell."""
+    try:
+        return [name for name in cached_models(read_home().models) if name.startswith(incomplete)]
+    except UsageError:
+        return []
 
 
 ModelOption = Annotated[

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from lattice_cli.chat.partner import Count, Partner, Question
 from lattice_cli.engine.guide import compile_guide
@@ -133,12 +132,3 @@ class EnginePartner:
 
 def _wish(question: Question) -> bool | None:
     return None if question.thinks else False
-
-
-def cached_models(models: Path) -> Sequence[str]:
-    """The models that lie in `models`, as `--model` takes them. Cost: one look into a folder."""
-    try:
-        names = sorted(entry.name for entry in models.iterdir() if not entry.name.startswith("."))
-    except OSError:
-        return ()
-    return tuple(name.replace("--", "/", 1) for name in names)

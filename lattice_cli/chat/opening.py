@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 
-from lattice_cli.chat.engine_partner import EnginePartner, cached_models
+from lattice_cli.chat.engine_partner import EnginePartner
 from lattice_cli.chat.partner import Partner
 from lattice_cli.console import say
 from lattice_cli.engine.worker import EngineWorker, State
 from lattice_cli.errors import EngineUnavailable
 from lattice_cli.model.card import ModelCard, ModelSource
+from lattice_cli.options import cached_models
 from lattice_cli.settings import EngineSettings, Home
 
 LOAD_TICK_S = 0.1
