@@ -32,8 +32,10 @@ class _Kept(FileHistory):
             return []
 
 
-def private_history(path: Path) -> History:
-    """Earlier messages, in a file only its owner may read; in memory where there can be no such file."""
+def private_history(path: Path | None) -> History:
+    """Earlier messages, in a file only its owner may read; in memory for None, and where there can be no such file."""
+    if path is None:
+        return InMemoryHistory()
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))

@@ -53,8 +53,11 @@ class Line(Protocol):
         """What may stand behind a command's name."""
 
 
-def open_line(history: Path) -> Line:
-    """A line on stdin, which is a terminal. It is edited on stdout, or on stderr when answers go to a file."""
+def open_line(history: Path | None) -> Line:
+    """A line on stdin, which is a terminal; `history` None keeps no message beyond this chat.
+
+    It is edited on stdout, or on stderr when answers go to a file.
+    """
     for stream in (sys.stdout, sys.stderr):
         if is_live(stream):
             return EditedLine(create_input(sys.stdin), sys.stdin.fileno(), stream, private_history(history))

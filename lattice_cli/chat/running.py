@@ -163,7 +163,7 @@ class _Run:
         from lattice_cli.chat.views import open_view
 
         signal.signal(signal.SIGTERM, lambda signum, frame: sys.exit(128 + signum))
-        line = open_line(self._home.history)
+        line = open_line(self._home.history if self._wish.saves else None)
         with line.held():
             talk = self._talk(wait(line.pump))
             self._greet(talk)

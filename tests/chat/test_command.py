@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.chat.foreign import DONE, chunk, data, foreign
-from tests.chat.terminal import LATTICE, environment, script
+from tests.chat.terminal import LATTICE, Talk, environment, script
 
 pytestmark = pytest.mark.wire
 
@@ -81,6 +81,16 @@ def test_one_answer_is_not_kept_unless_a_session_is_named(tmp_path: Path, model:
         assert check.execute("SELECT count(*) FROM sessions").fetchone() == (0,)
     check.close()
     assert stat.S_IMODE(database(tmp_path).stat().st_mode) == 0o600
+
+
+def test_a_chat_that_is_not_saved_leaves_nothing_on_the_disk(tmp_path: Path, model: str) -> None:
+    """Neither the conversation nor the line's history."""
+    with Talk(tmp_path / "home", "--model", model, "--no-save") as talk:
+        talk.line("my secret")
+        talk.at_prompt()
+        talk.line("/exit")
+        assert talk.ends() == 0
+    assert b"secret" not in b"".join(file.read_bytes() for file in (tmp_path / "home").rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize(
