@@ -78,10 +78,14 @@ def bound_of(name: str, mode: str) -> float:
     return next(error for family, error in reversed(stated.items()) if name.startswith(family))
 
 
+def home_of(mode: str) -> Home:
+    return Home(CACHE, CACHE / "models", kernels=mode)
+
+
 @contextmanager
 def loaded(name: str, mode: str, folder: Path | None = None) -> Iterator[LoadedModel]:
     """A model as the engine loads it, with the functions of its kernels in place; skips where those cannot be had."""
-    home = Home(CACHE, CACHE / "models", kernels=mode)
+    home = home_of(mode)
     native = native_choice.choose(home)
     if mode != "off" and native.module is None:
         pytest.skip(native.reason)

@@ -19,6 +19,7 @@ import pytest
 
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_states import keeper_of
+from lattice_cli.kernels import native_choice
 from lattice_cli.model.load import LoadedModel
 from lattice_cli.model.network import make_caches
 from tests.model.goldens import (
@@ -30,6 +31,7 @@ from tests.model.goldens import (
     bound_of,
     goldens_of,
     greedy_job,
+    home_of,
     loaded,
     logits_of,
     score_error,
@@ -192,6 +194,26 @@ def test_a_network_in_bfloat16_is_as_near_as_bfloat16_can_be(name: str) -> None:
 def test_the_folders_are_small() -> None:
     for folder in (MODELS / name for name in NAMES):
         assert all(file.stat().st_size < 2_000_000 for file in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", [name if name.endswith("27b-sizes") else pytest.param(name, marks=slow) for name in NAMES]
+)
+@pytest.mark.parametrize("isa", ["plain C++", "AVX2", "AVX2-VNNI", "NEON dot product"])
+def test_every_instruction_set_gives_the_golden_logits(name: str, isa: str) -> None:
+    """The others run the best one of this processor."""
+    with loaded(name, "exact") as model:
+        native = native_choice.choose(home_of("exact")).module
+        assert native is not None
+        best = native.isa()
+        if not native.choose(isa):
+            pytest.skip(f"this processor has no {isa}")
+        try:
+            for golden in goldens_of(name):
+                found = logits_of(model.network, golden.ids, 37)[-1]
+                assert np.abs(found - golden.last).max() < bound_of(name, "exact")
+        finally:
+            native.choose(best)
 
 
 def test_the_recurrent_layers_of_a_mixture_run_on_the_native_scan(tmp_path: Path) -> None:
