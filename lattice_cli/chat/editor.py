@@ -11,10 +11,12 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from lattice_cli.console import is_terminal
 from lattice_cli.errors import UsageError
 
 USUAL = ("nano", "vi")
@@ -30,7 +32,9 @@ def edited(text: str, env: Mapping[str, str] = os.environ) -> str:
         path = Path(folder) / "message.md"
         path.write_text(text, encoding="utf-8")
         try:
-            status = subprocess.run([*command, str(path)], check=False).returncode
+            # Answers may go to a file: an editor draws where the talk is.
+            screen = None if is_terminal(sys.stdout) else sys.stderr
+            status = subprocess.run([*command, str(path)], check=False, stdout=screen).returncode
         except OSError as error:
             raise UsageError(f"the editor `{command[0]}` cannot be run: {error.strerror}") from error
         if status != 0:

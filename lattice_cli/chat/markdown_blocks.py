@@ -15,6 +15,7 @@ from lattice_cli.chat.blocks import Block, Kind, Splitter
 FENCE = re.compile(r"( *)(`{3,}|~{3,})([^`]*)")
 ITEM = re.compile(r"( *)([-*+]|\d{1,9}[.)])(?: (.*)|)")
 RULE = re.compile(r" {0,3}([-*_])( *\1){2,} *")
+QUOTATION = re.compile(r" {0,3}>")
 HEADING = re.compile(r" {0,3}#{1,6}(?: .*|)")
 
 
@@ -48,12 +49,12 @@ class Markdown(Splitter):
             return self._shut(Block(Kind.TEXT, line.strip()))
         if match := ITEM.fullmatch(line):
             return self._item(match)
-        if self._open is not None:
+        if self._open is not None and (not QUOTATION.match(line) or self._open.text.startswith(">")):
             before = len(line) - len(line.lstrip(" "))
             cut = before if self._open.kind is Kind.ITEM else min(before, self._open.indent)
             self._grow(line[cut:].rstrip() if self._open.kind is Kind.ITEM else line[cut:], self._open)
             return []
-        return self._begin(line)
+        return self._shut() + self._begin(line)
 
     def _begin(self, line: str) -> list[Block]:
         """The first line of a paragraph, or of code that is only indented."""

@@ -36,7 +36,7 @@ def _table(painter: Painter, block: Block, width: int) -> tuple[Block, Block] | 
     """Between two rows. The head goes with the first of them."""
     lines = block.text.split("\n")
     columns, body = (block.table, lines) if block.table else (None, lines[2:])
-    if len(body) <= KEPT_ROWS:
+    if len(body) <= KEPT_ROWS or not all(line.startswith("|") for line in lines):  # prose may be a row, or end it
         return None
     if columns is None:
         widths = _widths(painter, block, width)

@@ -216,3 +216,15 @@ def test_a_line_that_ends_where_it_was_cut_leaves_nothing() -> None:
     assert cut(splitter, 7) == Block(Kind.THOUGHT, "one two")
     assert splitter.push("\n\nnext\n") == [Block(Kind.THOUGHT, "next", gap=True)]
     assert splitter.close() == []
+
+
+def test_a_quotation_ends_what_stands_above_it() -> None:
+    """In Markdown it needs no blank line. A table above it must not take its lines for rows."""
+    splitter = Markdown()
+    blocks = splitter.push("| a |\n|---|\n| 1 |\n> one\n> two\nlazy\n\nprose\n> three\n")
+    assert blocks + splitter.close() == [
+        Block(Kind.TEXT, "| a |\n|---|\n| 1 |"),
+        Block(Kind.TEXT, "> one\n> two\nlazy"),
+        Block(Kind.TEXT, "prose", gap=True),
+        Block(Kind.TEXT, "> three"),
+    ]
