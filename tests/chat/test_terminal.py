@@ -316,9 +316,7 @@ def test_reset_forgets_the_conversation_and_keeps_the_system_prompt(tmp_path: Pa
         talk.sees("91 prompt tokens", 2)
         rows = talk.rows()
         assert [row.split(" ")[0] for row in rows if "prompt tokens" in row] == ["91", "176", "91"]
-        said = (
-            "forgotten: 2 messages and the answers; system prompt, screen, input history and the saved session stay"
-        )
+        said = "forgotten: 2 messages and the answers; system prompt, screen, input history and the saved session stay"
         assert said in " ".join(rows)
 
 
