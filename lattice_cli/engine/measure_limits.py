@@ -104,7 +104,8 @@ def weigh(network: Any, context_tokens: int) -> Weights:
         count = _matrix(module)
         if not count:
             continue
-        own_bytes = sum(int(module[name].nbytes) for name in ("weight", "scales", "biases") if name in module)
+        arrays = [module[name] for name in ("weight", "scales", "biases") if name in module]
+        own_bytes = sum(int(array.nbytes) for array in arrays or module.stores)
         if "Embedding" in type(module).__name__:
             table_weights, table_bytes = table_weights + count, table_bytes + own_bytes
         elif path.endswith("lm_head"):
@@ -122,6 +123,9 @@ def weigh(network: Any, context_tokens: int) -> Weights:
 
 def _matrix(module: Any) -> int:
     """Weights of a linear or embedding layer or a stack of experts; 0 of anything else."""
+    stacked = getattr(module, "expert_weights", None)  # kernels/experts.py
+    if stacked is not None:
+        return int(stacked)
     packed = getattr(module, "_packed", None)
     if packed is not None:
         return int(packed.rows) * int(packed.columns)
@@ -132,9 +136,13 @@ def _matrix(module: Any) -> int:
 
 def _chosen(modules: list[tuple[str, Any]], path: str, module: Any) -> float:
     """Which share of a layer a token goes through: one, except of experts."""
-    if "Switch" not in type(module).__name__:
+    if "Switch" in type(module).__name__:
+        experts = int(module.weight.shape[0])
+    elif hasattr(module, "expert_weights"):
+        experts = int(module.num_experts)
+    else:
         return 1.0
-    experts, named = int(module.weight.shape[0]), dict(modules)
+    named = dict(modules)
     while path:
         path = path.rpartition(".")[0]
         for name in ("num_experts_per_tok", "top_k"):

@@ -1,9 +1,9 @@
 """Puts the native kernels into an mlx-lm network, and mlx's functions back afterwards. The one place that does.
 
-Two things are replaced. Modules of a network: linear and embedding layers whose layout we know, quantized or not,
-become packed ones, which compute from the packed weights; and where all layers are of a kind that
-native/blocks.h knows, the inner model becomes one primitive (fused.py). Functions that model code calls, process-wide:
-`mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention`, `mx.conv1d`, `logsumexp` and `argmax`, and
+Two things are replaced. Modules of a network: linear and embedding layers whose layout we know, quantized or not, and a
+mixture's experts (experts.py) become packed ones, which compute from the packed weights; and where all layers are of a
+kind that native/blocks.h knows, the inner model becomes one primitive (fused.py). Functions that model code calls,
+process-wide: `mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention`, `mx.conv1d`, `logsumexp` and `argmax`, and
 `mlx.nn.silu` of mlx 0.32; `swiglu` and `precise_swiglu` (mlx_lm/models/activations.py) and `gated_delta_update`
 (mlx_lm/models/gated_delta.py) of mlx-lm 0.32. The replacements take the same arguments and hand whatever is not float32
 on a CPU to the originals. Knows mlx's modules; knows no model.
@@ -17,6 +17,7 @@ import sys
 from functools import partial
 from typing import Any
 
+from lattice_cli.kernels import experts
 from lattice_cli.kernels.limits import give_back_memory
 
 # In the fast mode these round their activations to 8 bits. The others, which bring most of the error and are less
@@ -29,7 +30,7 @@ _originals: list[tuple[Any, str, Any]] = []  # (owner, name, what was there); em
 
 
 def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
-    """Replace every linear and embedding layer we know; returns how many.
+    """Replace every linear and embedding layer and every stack of experts that we know; returns how many.
 
     `exact`: activations stay float32, else they are rounded to 8 or 15 bits for each 32 columns (see `_ROUGH`).
     Layer by layer, so that memory holds one layer twice at most.
@@ -38,20 +39,24 @@ def pack_modules(network: Any, native: Any, *, exact: bool) -> int:
 
     count = 0
     for path, module in list(network.named_modules()):
-        digits = 0 if exact else 1 if path.endswith(_ROUGH) else 2
-        twin = packed_twin(module, native, digits)
+        twin = packed_twin(module, native, path, exact=exact)
         if twin is not None:
             _set(network, path, twin)
-            module.clear()  # the list still holds it: let its arrays go now
+            for each in module.modules():  # the list still holds them: let their arrays go now
+                each.clear()
             count += 1
     mx.clear_cache()
     give_back_memory()
     return count
 
 
-def packed_twin(module: Any, native: Any, digits: int) -> Any | None:
-    """A module that computes what a linear or embedding layer does from weights in our layout; None where we do
-    not know it.
+def _digits(path: str, *, exact: bool) -> int:
+    return 0 if exact else 1 if path.endswith(_ROUGH) else 2
+
+
+def packed_twin(module: Any, native: Any, path: str, *, exact: bool) -> Any | None:
+    """A module that computes what a linear or embedding layer, or a mixture's experts, do from weights in our layout;
+    None where we do not know them. `path` is the module's place.
     """
     import mlx.core as mx
     from mlx.nn.layers.embedding import Embedding
@@ -60,7 +65,10 @@ def packed_twin(module: Any, native: Any, digits: int) -> Any | None:
 
     from lattice_cli.kernels.packed import packed_classes
 
-    kind = type(module)
+    kind, digits = type(module), _digits(path, exact=exact)
+    if kind.__name__ == "SwitchGLU":
+        each = [_digits(name, exact=exact) for name in experts.PROJECTIONS]
+        return experts.packed_experts(module, native, each, _BITS)
     if kind in (QuantizedLinear, QuantizedEmbedding):
         if module.mode != "affine" or module.bits not in _BITS or module.group_size not in _GROUPS:
             return None

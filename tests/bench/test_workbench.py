@@ -16,6 +16,7 @@ import pytest
 from lattice_cli.engine.measure import Workbench
 from lattice_cli.errors import UnknownFormat, UsageError
 from lattice_cli.job import Job, Limits, Prompt, Sampling
+from lattice_cli.kernels import native_choice
 from lattice_cli.model.card import ModelSource
 from lattice_cli.model.random_weights import RandomModel
 from lattice_cli.settings import EngineSettings, Home
@@ -71,8 +72,13 @@ def test_a_table_that_is_no_head_is_not_moved_in_a_step(tmp_path: Path, home: Ho
     assert found[1].model_bytes == found[1].step_bytes == found[0].step_bytes
 
 
-def test_of_experts_only_the_chosen_count(tmp_path: Path, home: Home) -> None:
-    """Eight experts of which a token meets two."""
+@pytest.mark.parametrize("kernels", ["off", "exact"])
+def test_of_experts_only_the_chosen_count(tmp_path: Path, home: Home, kernels: str) -> None:
+    """Eight experts of which a token meets two; in mlx-lm's stacks, and packed."""
+    cache = Path("~/.cache/lattice-tests").expanduser()  # where compiled kernels stay between runs
+    home = Home(cache, cache / "models", kernels=kernels) if kernels != "off" else home
+    if kernels != "off" and native_choice.choose(home).module is None:
+        pytest.skip(native_choice.choose(home).reason)
     more = {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 1}
     more |= {"mlp_only_layers": [], "moe_intermediate_size": 32, "norm_topk_prob": True}
     model = RandomModel(config_file(tmp_path, **more), dtype="float32")
@@ -83,7 +89,8 @@ def test_of_experts_only_the_chosen_count(tmp_path: Path, home: Home) -> None:
     expert = LAYERS * 3 * 64 * 32
     hidden = 64 * (2 * 64 + 2 * 32) * LAYERS
     assert weights.layer_weights == hidden + 64 * 8 * LAYERS + 2 * expert
-    assert weights.model_bytes - weights.step_bytes - 4 * weights.head_weights == 4 * 6 * expert
+    spared = weights.model_bytes - weights.step_bytes - 4 * weights.head_weights
+    assert spared == pytest.approx(4 * 6 * expert, rel=0.05 if kernels == "exact" else 0)  # packed rows are padded
 
 
 def test_rows_together_are_measured_each_for_itself(tmp_path: Path, home: Home) -> None:
