@@ -9,7 +9,7 @@ import pytest
 
 from lattice_cli.errors import UsageError
 from lattice_cli.options import Kernels
-from lattice_cli.settings import KERNELS, read_home
+from lattice_cli.settings import KERNELS, read_api_key, read_home
 
 pytestmark = pytest.mark.pure
 
@@ -45,3 +45,9 @@ def test_a_mode_that_is_none_is_refused() -> None:
     with pytest.raises(UsageError) as caught:
         read_home({"LATTICE_KERNELS": "on"})
     assert caught.value.message == "`LATTICE_KERNELS` is `on`, and must be `off`, `exact` or `fast`"
+
+
+def test_a_key_for_servers_elsewhere_is_ours_before_openais() -> None:
+    assert read_api_key({"LATTICE_API_KEY": "a", "OPENAI_API_KEY": "b"}) == "a"
+    assert read_api_key({"LATTICE_API_KEY": "", "OPENAI_API_KEY": "b"}) == "b"
+    assert read_api_key({"OPENAI_API_KEY": ""}) is None
