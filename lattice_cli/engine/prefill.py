@@ -141,9 +141,10 @@ class PromptBatch:
             if shared >= other.cached + FOLLOWED_TOKENS and (shared == other.done or self._prefix.trims(other.caches)):
                 self._prefix.keep(other.ids[: other.done], other.caches)
         found = self._prefix.find(lane.ids)
-        lane.caches = found.caches if found.caches is not None else self._fresh()
-        lane.done = lane.cached = found.tokens
-        lane.cuts = self._prefix.cuts(lane.turns, len(lane.ids), found)
+        if not lane.caches or found.tokens > lane.done:  # one that waited has what it had
+            lane.caches = found.caches if found.caches is not None else self._fresh()
+            lane.done = lane.cached = found.tokens
+        lane.cuts = self._prefix.cuts(lane.turns, len(lane.ids), lane.done, found.known)
         for other in others:
             if other.leader is lane and other.follows_to > lane.done:
                 _add_cut(lane, other.follows_to)

@@ -76,11 +76,11 @@ class PrefixCache:
         """Whether what is kept of such caches would serve shorter prefixes, too."""
         return self._keeper is not None and self._keeper.trimmable(caches)
 
-    def cuts(self, turns: Sequence[int], total: int, found: Found) -> list[int]:
-        """Where the reading of a prompt of `total` tokens should stop for its state to be kept; see prefix_cuts.py."""
+    def cuts(self, turns: Sequence[int], total: int, done: int, known: int) -> list[int]:
+        """Where the reading of a prompt should stop for its state to be kept; see prefix_cuts.py."""
         if self._keeper is None or self._keeper.trims or not self.on:
             return []
-        return choose_cuts(turns, total, found.tokens, found.known, self.snapshot_bytes, self.stats.budget_bytes)
+        return choose_cuts(turns, total, done, known, self.snapshot_bytes, self.stats.budget_bytes)
 
     def keep(self, ids: Sequence[int], caches: list[Any]) -> None:
         """Keep a row's caches, which hold exactly `ids`. They stay the row's."""
