@@ -29,12 +29,15 @@ log = logging.getLogger("lattice.kernels")
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """The module, or None and why as a sentence. `fit_threads` is cheap, for a call before each step."""
+    """The module, or None and why as a sentence. `fit_threads` is cheap, for a call before each step. `gpu`: steps may
+    be fused on an NVIDIA GPU (cuda_gpu.py).
+    """
 
     module: Any | None
     reason: str
     exact: bool = False
     fit_threads: Callable[[], None] = lambda: None
+    gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def choose(home: Home) -> Native:
         log.warning("%d threads for %d usable cores: they will wait for each other", home.threads, usable_cores())
     unwanted = _unwanted(home)
     if unwanted:
-        return Native(None, unwanted)
+        return Native(None, unwanted, gpu=home.kernels != "off" and platform.backend_name() == "cuda")
     try:
         module = build.load(home, console.say)
     except Unbuildable as error:

@@ -163,6 +163,11 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
             if note is None:
                 precision.make_dense(network)
         mx.eval(network.parameters())
+        if native.gpu:
+            from lattice_cli.kernels import cuda_gpu
+
+            if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu()):
+                log.info("%s", reason)
     return (note,) if note else ()
 
 

@@ -1,0 +1,86 @@
+"""Whether the fused steps of cuda_decoder.py serve a network on this machine's NVIDIA GPU; tried when it is loaded.
+
+Thread: worker
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+log = logging.getLogger("lattice.kernels")
+
+_ATTRIBUTES = {"multiprocessors": 16, "shared_bytes": 97, "major": 75, "minor": 76}  # CUdevice_attribute
+_KEPT_BYTES = 1024  # of shared memory, which the system takes of each block
+_LEAST_CAPABILITY = (8, 0)  # asynchronous copies, and bfloat16 in tensor cores
+_MOST_ERROR = 0.15  # of one token's logits beside mlx-lm's, which are in 16 bits, too; a wrong kernel is far off
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """What a kernel must know of a GPU. `shared_bytes`: what one block may have."""
+
+    multiprocessors: int
+    shared_bytes: int
+    capability: tuple[int, int]
+
+
+def read_gpu() -> Gpu | None:
+    """The GPU that mlx uses, as its driver tells it; None where it tells nothing."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
+    device = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), 0):
+        return None
+    found: dict[str, int] = {}
+    for name, number in _ATTRIBUTES.items():
+        value = ctypes.c_int()
+        if driver.cuDeviceGetAttribute(ctypes.byref(value), number, device):
+            return None
+        found[name] = value.value
+    return Gpu(found["multiprocessors"], found["shared_bytes"], (found["major"], found["minor"]))
+
+
+def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
+    """Fuse a network's steps and compare one with mlx-lm's own; None, or why the network stays as it was.
+
+    Cost: the compiler's, some ten seconds at the first start with a network of this shape; then mlx has it on disk.
+    """
+    from lattice_cli.kernels import cuda_decoder
+
+    if gpu is None:
+        return "the steps are not fused: the GPU's driver does not answer"
+    if gpu.capability < _LEAST_CAPABILITY:
+        return "the steps are not fused: they need compute capability {}.{}".format(*_LEAST_CAPABILITY)
+    kind = type(network)
+    reason = cuda_decoder.fuse(network, gpu.multiprocessors, gpu.shared_bytes - _KEPT_BYTES)
+    if reason is not None:
+        return reason
+    try:
+        error = _error_beside(network, kind)
+    except (RuntimeError, ValueError) as failure:
+        network.__class__ = kind
+        log.debug("a fused step failed", exc_info=failure)
+        return f"the steps are not fused: {str(failure).splitlines()[0]}"
+    if not error < _MOST_ERROR:  # also where it is no number
+        network.__class__ = kind
+        return f"the steps are not fused: they differ from mlx-lm's by {error:.0%}"
+    log.info("fused steps on the GPU, %.2g beside mlx-lm's", error)
+    return None
+
+
+def _error_beside(network: Any, kind: Any) -> float:
+    """How far the logits after two tokens are from mlx-lm's, as a share of their size."""
+    import mlx.core as mx
+
+    ids = mx.array([[1, 2]], dtype=mx.uint32)
+    theirs = kind.__call__(network, ids)[0, -1].astype(mx.float32)
+    cache = network.make_cache()
+    network(ids[:, :1], cache=cache)
+    ours = network(ids[:, 1:], cache=cache)[0, -1].astype(mx.float32)
+    off: Any = (mx.linalg.norm(ours - theirs) / mx.linalg.norm(theirs)).item()
+    return float(off)

@@ -1,0 +1,294 @@
+"""The fused steps for NVIDIA GPUs, whose kernels run here on an emulator of the GPU (tests/kernels/cuda).
+
+What is checked is their arithmetic: products in every layout, the delta rule, attention over pages, ragged rows,
+branches.
+That memory is not raced for is checked on a GPU (docs/log.md).
+
+Thread: any
+"""
+
+from __future__ import annotations
+
+import copy
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+import pytest
+from mlx.utils import tree_map
+
+from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout
+from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
+from lattice_cli.kernels.cuda_state import Pools
+from lattice_cli.kernels.state import DecoderState
+from tests.kernels.cuda.emulated import emulated
+
+pytestmark = [
+    pytest.mark.tiny,
+    pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator is compiled"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the emulator is for Linux"),
+]
+
+VOCABULARY = 200
+BLOCKS, SHARED_BYTES = 3, 60_000
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """mlx's CUDA kernels on the emulator, four warps a block."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(mx.fast, "cuda_kernel", emulated(tmp_path_factory.mktemp("kernels")))
+    patch.setattr(cuda_decoder, "WARPS", 4)
+    yield
+    patch.undo()
+
+
+def qwen35(*, key_heads: int = 2, value_heads: int = 4, heads: int = 4, tied: bool = True) -> Any:
+    from mlx_lm.models import qwen3_5
+
+    config = {
+        "model_type": "qwen3_5_text", "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4,
+        "num_attention_heads": heads, "num_key_value_heads": 2, "head_dim": 64, "rms_norm_eps": 1e-6,
+        "vocab_size": VOCABULARY, "max_position_embeddings": 1000, "tie_word_embeddings": tied,
+        "full_attention_interval": 4, "linear_num_key_heads": key_heads, "linear_num_value_heads": value_heads,
+        "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4,
+        "rope_parameters": {"type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+    }  # fmt: skip
+    return qwen3_5.Model(qwen3_5.ModelArgs(model_type="qwen3_5", text_config=config))
+
+
+def llama() -> Any:
+    from mlx_lm.models import llama
+
+    return llama.Model(
+        llama.ModelArgs(
+            model_type="llama", hidden_size=128, num_hidden_layers=2, intermediate_size=256, num_attention_heads=4,
+            num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=VOCABULARY, tie_word_embeddings=False,
+        )
+    )  # fmt: skip
+
+
+def qwen3() -> Any:
+    from mlx_lm.models import qwen3
+
+    return qwen3.Model(
+        qwen3.ModelArgs(
+            model_type="qwen3", hidden_size=128, num_hidden_layers=2, intermediate_size=256, num_attention_heads=6,
+            num_key_value_heads=1, head_dim=64, rms_norm_eps=1e-6, vocab_size=VOCABULARY, tie_word_embeddings=True,
+            max_position_embeddings=1000, rope_theta=10000.0,
+        )
+    )  # fmt: skip
+
+
+class Pair:
+    """A network with random weights, fused, and what mlx-lm says in float32 and in 16 bits."""
+
+    def __init__(self, network: Any, *, bits: int = 16, group: int = 64, dtype: Any = mx.bfloat16) -> None:
+        mx.random.seed(4)
+        network.update(tree_map(self._random, network.parameters()))
+        for layer in network.layers:
+            if hasattr(layer, "linear_attn"):
+                net = layer.linear_attn
+                net.A_log = mx.log(mx.random.uniform(0.1, 4, net.A_log.shape))
+                net.conv1d.weight = mx.random.normal(net.conv1d.weight.shape) * 0.4
+        if bits < 16:
+            nn.quantize(network, group_size=group, bits=bits)
+        network.set_dtype(dtype)
+        mx.eval(network.parameters())
+        self.ids = np.random.default_rng(5).integers(0, VOCABULARY, (9, 146)).astype(np.uint32)
+        self.rough = self._all(network)
+        weights = network.parameters()
+        network.update(tree_map(self._wide, weights))
+        self.right = self._all(network)
+        network.update(weights)
+        assert cuda_decoder.fuse(network, BLOCKS, SHARED_BYTES) is None
+        self.network = network
+
+    def _all(self, network: Any) -> Any:
+        """Logits (row, token, vocabulary): of the first row whole, of the others their beginning."""
+        found = np.zeros((*self.ids.shape, VOCABULARY), np.float32)
+        found[0] = np.array(network(mx.array(self.ids[:1])).astype(mx.float32))[0]
+        found[:, :26] = np.array(network(mx.array(self.ids[:, :26])).astype(mx.float32))
+        return found
+
+    @staticmethod
+    def _random(array: mx.array) -> mx.array:
+        return mx.random.normal(array.shape) * 0.08 if array.ndim > 1 else 1 + 0.2 * mx.random.normal(array.shape)
+
+    @staticmethod
+    def _wide(array: mx.array) -> mx.array:
+        return array.astype(mx.float32) if mx.issubdtype(array.dtype, mx.floating) else array
+
+    def run(self, state: DecoderState, ids: Any) -> Any:
+        logits = self.network(mx.array(ids), cache=[state])
+        mx.eval(logits, state.state)
+        return np.array(logits.astype(mx.float32))
+
+    def close(self, row: int, begin: int, logits: Any) -> None:
+        """Not further from float32 than mlx-lm in 16 bits is at its worst, some more allowed for other rounding."""
+        here = slice(begin, begin + len(logits))
+        allowed = 1.5 * np.abs(self.rough[row] - self.right[row]).max()
+        assert np.abs(logits - self.right[row, here]).max() < allowed
+
+
+NETWORKS = {
+    "qwen3.5, dense": lambda: Pair(qwen35()),
+    "qwen3.5, three value heads a key head, not tied": lambda: Pair(qwen35(value_heads=6, heads=6, tied=False)),
+    "qwen3.5, 4 bits": lambda: Pair(qwen35(key_heads=4), bits=4),
+    "llama, 8 bits in groups of 32": lambda: Pair(llama(), bits=8, group=32),
+    "llama, float16": lambda: Pair(llama(), dtype=mx.float16),
+    "qwen3, 4 bits in groups of 32, float16": lambda: Pair(qwen3(), bits=4, group=32, dtype=mx.float16),
+}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def pair(emulator: None, request: pytest.FixtureRequest) -> Pair:
+    return NETWORKS[request.param]()
+
+
+def test_a_row_is_read_and_decoded_as_in_float32(pair: Pair) -> None:
+    """Chunks that end inside a page and beyond it, then steps, across the end of a page, too."""
+    (state,) = pair.network.make_cache()
+    pair.close(0, 0, pair.run(state, pair.ids[:1, :70])[0])
+    pair.close(0, 70, pair.run(state, pair.ids[:1, 70:125])[0])
+    for at in range(125, 132):
+        pair.close(0, at, pair.run(state, pair.ids[:1, at : at + 1])[0])
+
+
+def test_ragged_rows_join_and_leave(pair: Pair) -> None:
+    """Prompts of different lengths in one chunk, at different places; rows that come and go between steps."""
+    states = [pair.network.make_cache()[0] for _ in range(3)]
+    both = DecoderState.merge(states[:2])
+    both.prepare(lengths=[3, 20])
+    ids = np.zeros((2, 20), np.uint32)
+    ids[0, :3], ids[1] = pair.ids[0, :3], pair.ids[1, :20]
+    logits = pair.run(both, ids)
+    pair.close(0, 0, logits[0, :3])
+    pair.close(1, 0, logits[1])
+    both.prepare(lengths=[9, 2])
+    ids = np.zeros((2, 9), np.uint32)
+    ids[0], ids[1, :2] = pair.ids[0, 3:12], pair.ids[1, 20:22]
+    logits = pair.run(both, ids)
+    both.finalize()
+    pair.close(0, 3, logits[0])
+    pair.close(1, 20, logits[1, :2])
+    pair.run(states[2], pair.ids[2:3, :1])
+    both.extend(states[2])
+    places = [12, 22, 1]
+    for _ in range(2):
+        logits = pair.run(both, np.stack([pair.ids[row, at] for row, at in enumerate(places)])[:, None])
+        for row, at in enumerate(places):
+            pair.close(row, at, logits[row])
+        places = [at + 1 for at in places]
+    both.filter([0, 2])
+    logits = pair.run(both, np.stack([pair.ids[row, places[row]] for row in (0, 2)])[:, None])
+    pair.close(0, places[0], logits[0])
+    pair.close(2, places[2], logits[1])
+
+
+def test_branches_do_not_see_each_other(pair: Pair) -> None:
+    (state,) = pair.network.make_cache()
+    pair.run(state, pair.ids[:1, :40])
+    twin = copy.deepcopy(state)
+    for at in range(40, 43):
+        pair.close(0, at, pair.run(state, pair.ids[:1, at : at + 1])[0])
+    again = [pair.run(twin, pair.ids[:1, at : at + 1])[0] for at in range(40, 43)]
+    third = pair.run(copy.deepcopy(state), pair.ids[1:2, 5:6])
+    pair.close(0, 40, np.concatenate(again))
+    assert np.isfinite(third).all()
+
+
+def test_the_same_in_any_company(pair: Pair) -> None:
+    """Nine rows take another kernel than one; a row's logits are the same within the error."""
+    alone = []
+    states = []
+    for row in range(9):
+        (state,) = pair.network.make_cache()
+        alone.append(pair.run(state, pair.ids[row : row + 1, :1])[0, 0])
+        states.append(pair.network.make_cache()[0])
+    together = pair.run(DecoderState.merge(states), pair.ids[:, :1])
+    for row in range(9):
+        pair.close(row, 0, together[row])
+        assert np.abs(together[row, 0] - alone[row]).max() < 0.05 * np.abs(alone[row]).max()
+
+
+def test_pages_and_states_come_back(emulator: None) -> None:
+    """What nobody has any more is free; a pool that is full doubles and keeps what is in it."""
+    pair = Pair(qwen35())
+    (state,) = pair.network.make_cache()
+    decoder: Any = state._native
+    pools: Pools = decoder.pools
+    assert pools.states is not None
+    before = len(pools.pages.free), len(pools.states.free)
+    pair.run(state, pair.ids[:1, :140])
+    twins = [copy.deepcopy(state) for _ in range(20)]
+    for twin in twins:
+        pair.run(twin, pair.ids[:1, 140:141])  # a page and a state of its own: more than a new pool has
+    assert pools.pages.array.shape[0] > 16 and pools.states.array.shape[0] > 16
+    pair.close(0, 141, pair.run(twins[7], pair.ids[:1, 141:142])[0])
+    del twins, twin
+    assert state.nbytes == 2 * pools.pages.piece_bytes + pools.states.piece_bytes
+    del state
+    grown = pools.pages.array.shape[0] - 16, pools.states.array.shape[0] - 16
+    assert (len(pools.pages.free) - grown[0], len(pools.states.free) - grown[1]) == before
+
+
+def test_a_trimmed_row_goes_on(emulator: None) -> None:
+    pair = Pair(llama())
+    (state,) = pair.network.make_cache()
+    pair.run(state, pair.ids[:1, :140])
+    assert state.is_trimmable() and state.trim(20) == 20
+    pair.close(0, 120, pair.run(state, pair.ids[:1, 120:121])[0])
+    assert not Pair(qwen35()).network.make_cache()[0].is_trimmable()
+
+
+def test_a_step_that_is_wrong_is_not_used(emulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check at loading compares with mlx-lm's own step, and leaves the network as it was where they differ."""
+    gpu = cuda_gpu.Gpu(BLOCKS, SHARED_BYTES + 1024, (9, 0))
+    network = llama()
+    network.set_dtype(mx.bfloat16)
+    kind = type(network)
+    assert cuda_gpu.fuse_checked(network, gpu) is None and type(network) is not kind
+
+    network = llama()
+    network.set_dtype(mx.bfloat16)
+    right = cuda_layout.turns_of
+    monkeypatch.setattr(cuda_layout, "turns_of", lambda *given: right(*given) + 1)
+    reason = cuda_gpu.fuse_checked(network, gpu)
+    assert reason is not None and "differ from mlx-lm's" in reason and type(network) is kind
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda net: net.set_dtype(mx.float32), "float32"),
+        (lambda net: nn.quantize(net, bits=3, group_size=64), "3 bits"),
+        (lambda net: setattr(net.layers[0].self_attn.rope, "traditional", True), "neighbouring"),
+        (lambda net: setattr(net.layers[1].mlp, "up_proj", nn.Linear(128, 256, bias=True)), "bias"),
+    ],
+)
+def test_what_is_not_known_stays_as_it_is(change: Any, reason: str) -> None:
+    network = llama()
+    network.set_dtype(mx.bfloat16)
+    kind = type(network)
+    change(network)
+    told = cuda_decoder.fuse(network, 132, 220_000)
+    assert told is not None and reason in told and type(network) is kind
+
+
+def test_an_old_gpu_and_none_are_told() -> None:
+    assert "compute capability 8.0" in str(cuda_gpu.fuse_checked(llama(), cuda_gpu.Gpu(40, 65536, (7, 5))))
+    assert "driver" in str(cuda_gpu.fuse_checked(llama(), None))
+
+
+def test_products_are_shared_so_that_all_columns_are_read() -> None:
+    for rows, columns in ((8224, 1024), (1024, 3584), (248_320, 1024), (5120, 17_408), (96, 128)):
+        for layout in (Layout(16, 64), Layout(8, 32), Layout(4, 64)):
+            found = share(rows, columns, layout, 132, 16, split=True)
+            assert columns % (found.splits * 32 * layout.steps) == 0 and 16 % found.shares == 0
+    with pytest.raises(UnknownLayers):
+        share(64, 48, Layout(16, 64), 132, 16)
