@@ -119,6 +119,8 @@ class MlxBackend:
         processors = row_processors(row.job, row.budget(), row.end_ids)
         guide, turns = row.begin_guide(), row.job.prompt.cuts
         lane = Lane(row.job.id, row.ids, sampler, processors, [], guide, row.job.logprobs, turns=turns)
+        if self._rows and row.choices is None:
+            self._pace.met(time.perf_counter())
         self._rows[row.job.id] = row
         if row.choices is None:
             self._prompts.add(lane)
@@ -159,7 +161,7 @@ class MlxBackend:
     def _read(self) -> list[Progress | Emitted]:
         """One chunk over all rows in prefill."""
         self._chunk_next = False
-        chunk = self._pace.chunk(len(self._decoding), full=len(self._rows) >= self._max_rows)
+        chunk = self._pace.chunk(len(self._decoding), full=len(self._rows) >= self._max_rows, now_s=self._began_s)
         read = self._prompts.read(chunk)
         self._rhythm.end(self._began_s, len(self._decoding), self._prompts.chunk_tokens)
         outcomes: list[Progress | Emitted] = [Progress(lane.job_id, done, len(lane.ids)) for lane, done in read]

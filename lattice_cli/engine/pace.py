@@ -3,8 +3,11 @@
 A forward pass over a chunk costs about a step (reading the weights) besides its tokens. So small chunks cost prompts
 time, and large ones cost everybody else time. The rule, in steps as they are measured:
 
-- while replies are being made, a chunk costs at most `BUSY_STEPS` steps, so tokens come at most 2.5 times as far apart;
-- while none is, and somebody could come, at most `IDLE_STEPS`: a newcomer waits for half of it on average;
+- while replies are being made, each step of theirs earns `BUSY_STEPS` for prompts, so tokens come 2.5 times as far
+  apart where a long prompt is read beside them; what is not used is kept up to `SAVED_STEPS`, and a short prompt is
+  read at once;
+- while none is, a chunk takes at most `CROWD_STEPS` where of late one request met another, for a newcomer waits for
+  half of it on average, and `LONE_STEPS` where they came one by one;
 - where nobody could come (every slot is taken, as by the only row of a chat) it is as long as is efficient.
 
 Whatever the clock says, a chunk has some tokens, so that prompts are always read on. Knows seconds and counts; knows no
@@ -18,8 +21,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BUSY_STEPS = 1.5
-IDLE_STEPS = 6.0
-FEWEST_TOKENS = 8
+SAVED_STEPS = 8.0
+CROWD_STEPS, CROWD_S = 4.0, 60.0
+LONE_STEPS = 16.0
+FEWEST_TOKENS = 3
 FIRST_TOKENS = 64  # before anything was measured
 FIRST_STEP_S = 0.005
 FALLING, RISING = 0.5, 0.2  # share of a new value; what is slow once may have been compiled, or had a neighbour
@@ -48,14 +53,21 @@ class Pace:
         self._fixed = fixed
         self._token = Smoothed()  # one token of a prompt, in chunks of late
         self._steps: dict[int, Smoothed] = {}  # a step, by how many rows it had
+        self._saved = SAVED_STEPS  # steps that prompts may still take beside replies
+        self._crowd_until_s = float("-inf")
 
-    def chunk(self, decoding: int, *, full: bool) -> int:
+    def met(self, now_s: float) -> None:
+        """A request came while another was there."""
+        self._crowd_until_s = now_s + CROWD_S
+
+    def chunk(self, decoding: int, *, full: bool, now_s: float = 0.0) -> int:
         """Tokens to read now. `decoding` rows wait for their next token meanwhile; `full`: nobody can join them."""
         if not decoding and (full or self._fixed):
             return self._most_tokens
         if self._token.seconds is None:
             return min(FIRST_TOKENS, self._most_tokens)
-        limit_s = BUSY_STEPS * self._step_s(decoding) if decoding else IDLE_STEPS * self._step_s(1)
+        idle = CROWD_STEPS if now_s < self._crowd_until_s else LONE_STEPS
+        limit_s = self._saved * self._step_s(decoding) if decoding else idle * self._step_s(1)
         tokens = int(limit_s / max(self._token.seconds, 1e-9))
         return max(1, min(self._most_tokens, max(FEWEST_TOKENS, tokens)))
 
@@ -64,8 +76,11 @@ class Pace:
         if tokens:
             read_s = seconds - steps * self._step_s(decoding)
             self._token.add(max(read_s, seconds / 4) / tokens)
+            if steps:
+                self._saved -= read_s / self._step_s(decoding)
         elif steps:
             self._steps.setdefault(decoding, Smoothed()).add(seconds / steps)
+        self._saved = min(SAVED_STEPS, max(0.0, self._saved) + BUSY_STEPS * steps)
 
     def _step_s(self, rows: int) -> float:
         """A step with so many rows; else with the next fewer, or a share of one with more."""
