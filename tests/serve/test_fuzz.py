@@ -17,9 +17,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from lattice_cli.serve.server import BODY_S, HEADERS_S, Channel
 from tests.serve.fuzz import ARGUMENTS, PATHS, run_case
 from tests.serve.process import Process
 from tests.serve.stage import body, eventually
@@ -148,6 +151,42 @@ def test_a_thousand_idle_connections_keep_nobody_out(process: Process) -> None:
         watch.control()
     eventually(lambda: watch.descriptors() <= before + 2, 30)
     assert process.signal(signal.SIGTERM).ended() == 0
+
+
+@pytest.mark.slow
+def test_a_request_that_comes_byte_by_byte_is_ended(process: Process) -> None:
+    """Slow loris: it is never idle, so only a limit on the whole head ends it."""
+    port = process.port()
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+        began_s = time.monotonic()
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ")
+        client.settimeout(0.5)
+        while time.monotonic() - began_s < 60:
+            try:
+                client.sendall(b"a")
+                if not client.recv(100):
+                    break
+            except TimeoutError:
+                continue
+            except OSError:
+                break
+        assert HEADERS_S - 1 < time.monotonic() - began_s < HEADERS_S + 10
+    Watch(process, port).control()
+
+
+@pytest.mark.parametrize(
+    ("request_", "age_s", "late"),
+    [
+        (None, 1e9, False),
+        (SimpleNamespace(headers_finished=False), HEADERS_S - 1, False),
+        (SimpleNamespace(headers_finished=False), HEADERS_S + 1, True),
+        (SimpleNamespace(headers_finished=True), HEADERS_S + 1, False),
+        (SimpleNamespace(headers_finished=True), BODY_S + 1, True),
+    ],
+)
+def test_a_head_and_a_body_have_their_time(request_: Any, age_s: float, late: bool) -> None:
+    channel: Any = SimpleNamespace(request=request_, began_s=5.0)
+    assert Channel.late(channel, 5.0 + age_s) is late
 
 
 def test_more_connections_than_the_server_may_have_make_room_for_the_next(tmp_path: Path) -> None:
