@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from lattice_cli.chat.session import Session
-from lattice_cli.chat.store import Saved, Store, title_of
+from lattice_cli.chat.store import Store
+from lattice_cli.chat.store_rows import Saved, title_of
 from lattice_cli.errors import StoreFailed, UsageError
 
 LONGEST_NAME = 80

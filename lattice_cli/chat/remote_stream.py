@@ -1,8 +1,7 @@
 """One streamed answer of an OpenAI-compatible server, as the events that the engine would send.
 
-Servers differ: usage comes with the last chunk, in one of its own, or never; thoughts are `reasoning_content` or
-`reasoning`; chunks may have only a role, or nothing; comments keep a connection alive; some end without `[DONE]`; some
-put an error into the stream. A stream that ends without an end is a failure, never a short answer.
+Comments keep a connection alive; some servers end without `[DONE]`, some do not stream at all. What is in a chunk is
+for remote_chunks.py. A stream that ends without an end is a failure, never a short answer.
 
 Thread: any (its own thread reads; `begin` and `cancel` are for others)
 """
@@ -15,17 +14,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from sseclient import SSEClient
 
+from lattice_cli.chat.remote_chunks import Heard
 from lattice_cli.chat.remote_errors import unreachable, wrong_status
 from lattice_cli.engine.worker import Cancel, Message, Ticket
 from lattice_cli.errors import LatticeError, RemoteFailed
-from lattice_cli.events import Event, Failed, Finished, FinishReason, Piece, Started, Timing, Usage
-from lattice_cli.job import Channel, Job
+from lattice_cli.events import Event, Failed, Finished, Piece, Started, Timing
+from lattice_cli.job import Job
 
 if TYPE_CHECKING:
     from lattice_cli.chat.remote_server import Server
@@ -34,18 +33,6 @@ CONNECT_S = 20.0
 # What reading a stream of another shape raises.
 NO_STREAM = (msgspec.DecodeError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 LONGEST_REFUSAL = 65_536
-REASONS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What has come of an answer so far; owned by the reading thread."""
-
-    usage: Usage = field(default_factory=Usage)
-    reason: FinishReason | None = None
-    done: bool = False
-    first_s: float | None = None
-    pieces: int = 0
 
 
 class RemoteStream:
@@ -63,7 +50,8 @@ class RemoteStream:
         self._lock = threading.Lock()  # guards the end: there is one, whoever brings it
         self._ended = False
         self._sock: socket.socket | None = None  # the connection forgets it where an answer ends with it
-        self._heard = _Heard()
+        self._heard = Heard(server.host)
+        self._first_s: float | None = None
         self._began_s = clock()
         self.ticket = Ticket([job], self._message)
 
@@ -151,35 +139,10 @@ class RemoteStream:
         return response, response.read(LONGEST_REFUSAL) if response.status != 200 else b""
 
     def _take(self, chunk: Any, *, failed: bool = False) -> None:
-        """One chunk, of whatever manner. Raises: RemoteFailed, PromptTooLong for an error inside the stream."""
-        if failed or chunk.get("error"):
-            raise wrong_status(self._server.host, 0, msgspec.json.encode(chunk))
-        if isinstance(chunk.get("usage"), dict):
-            self._count(chunk["usage"])
-        for choice in (chunk.get("choices") or ())[:1]:
-            said = choice.get("delta") or choice.get("message") or {}
-            thought = said.get("reasoning_content") or said.get("reasoning") or ""
-            self._piece(Channel.REASONING, thought if isinstance(thought, str) else "")
-            self._piece(Channel.ANSWER, said.get("content") or said.get("refusal") or choice.get("text") or "")
-            if said.get("tool_calls"):
-                raise RemoteFailed(f"`{self._server.host}` calls a tool, and there is none here")
-            if choice.get("finish_reason"):
-                self._heard.reason = REASONS.get(str(choice["finish_reason"]), "stop")
-
-    def _piece(self, channel: Channel, text: str) -> None:
-        if text:
-            self._heard.first_s = self._heard.first_s or self._clock()
-            self._heard.pieces += 1
+        """Tell what is in one chunk. Raises: RemoteFailed, PromptTooLong for an error inside the stream."""
+        for channel, text in self._heard.take(chunk, failed=failed):
+            self._first_s = self._first_s or self._clock()
             self._tell(Piece(self._job.id, channel, text))
-
-    def _count(self, said: dict[str, Any]) -> None:
-        prompt, answer = said.get("prompt_tokens_details") or {}, said.get("completion_tokens_details") or {}
-        self._heard.usage = Usage(
-            int(said.get("prompt_tokens") or 0),
-            int(said.get("completion_tokens") or 0),
-            int(prompt.get("cached_tokens") or 0),
-            int(answer.get("reasoning_tokens") or 0),
-        )
 
     def _finish(self) -> None:
         heard = self._heard
@@ -190,9 +153,9 @@ class RemoteStream:
         self._end(Finished(self._job.id, heard.reason or "stop", heard.usage, self._timing()))
 
     def _timing(self) -> Timing:
-        if self._heard.first_s is None:
+        if self._first_s is None:
             return Timing()
-        return Timing(first_token_s=self._heard.first_s - self._began_s, decode_s=self._clock() - self._heard.first_s)
+        return Timing(first_token_s=self._first_s - self._began_s, decode_s=self._clock() - self._first_s)
 
     def _broken(self, error: Exception) -> RemoteFailed:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -9,7 +9,8 @@ import os
 from pathlib import Path
 
 from lattice_cli.chat.keeping import checked_name
-from lattice_cli.chat.store import Saved, Store
+from lattice_cli.chat.store import Store
+from lattice_cli.chat.store_rows import Saved
 from lattice_cli.console import say
 from lattice_cli.errors import UsageError
 from lattice_cli.settings import Home

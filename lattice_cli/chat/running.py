@@ -20,7 +20,7 @@ from lattice_cli.chat.opening import Wait, begin_engine, begin_remote
 from lattice_cli.chat.partner import Partner, Thinking
 from lattice_cli.chat.restoring import from_anywhere, open_store, restored
 from lattice_cli.chat.session import Session
-from lattice_cli.chat.store import Saved
+from lattice_cli.chat.store_rows import Saved
 from lattice_cli.console import say
 from lattice_cli.errors import ModelNotFound, RemoteFailed, UsageError
 from lattice_cli.settings import EngineSettings, Home, read_api_key

@@ -5,7 +5,7 @@ processes may write at once: each waits for the other's transaction, which takes
 somebody else has gone on with is never overwritten, but becomes two. A damaged file is set aside.
 
 Knows turns; knows no model and no terminal. Foreign errors end here, as StoreFailed.
-How the file is opened and brought up to date is in store_file.py.
+How the file is opened and brought up to date is in store_file.py, what is written in store_rows.py.
 
 Thread: any (one at a time)
 """
@@ -16,49 +16,18 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.store_file import STEPS, open_file, set_aside
-from lattice_cli.conversation import TextPart, Turn
+from lattice_cli.chat.store_rows import Listed, Saved, list_sessions, read_session, title_of, written
 from lattice_cli.errors import StoreFailed
 
 Result = TypeVar("Result")
 
-FACTS = "id, revision, name, title, model, url, system, summary, forgotten"
-TURNS = "SELECT role, text, reasoning FROM turns WHERE session = ? ORDER BY position"
-LIST = (
-    "SELECT s.id, s.name, s.title, s.model, (SELECT count(*) FROM turns t WHERE t.session = s.id AND t.role = 'user'), "
-    "s.updated_s FROM sessions s ORDER BY s.updated_s DESC, s.id DESC LIMIT ?"
-)
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """A session as it was last read or written. `revision` tells whether somebody else has changed it since."""
-
-    id: int
-    revision: int
-    name: str | None
-    title: str
-    model: str
-    url: str | None
-    session: Session
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One row of a list."""
-
-    id: int
-    name: str | None
-    title: str
-    model: str
-    messages: int
-    updated_s: float
 
 
 class Store:
@@ -80,12 +49,12 @@ class Store:
         Whoever finds another `id` in what comes back has had that happen. Raises: StoreFailed.
         """
         facts = Saved(0, 0, name, title_of(session), model, url, session)
-        written = self._try(lambda run: _written(run, saved, facts, self._clock()))
-        if written is None:  # what was there is set aside; all of the talk goes into a new file
-            written = self._try(lambda run: _written(run, None, facts, self._clock()))
-        if written is None:
+        done = self._try(lambda run: written(run, saved, facts, self._clock()))
+        if done is None:  # what was there is set aside; all of the talk goes into a new file
+            done = self._try(lambda run: written(run, None, facts, self._clock()))
+        if done is None:
             raise StoreFailed(f"`{self._path}` is damaged again and again")
-        return written
+        return done
 
     def rename(self, saved: Saved, name: str) -> Saved:
         """Raises: StoreFailed, also where another session has that name."""
@@ -103,8 +72,7 @@ class Store:
 
     def listed(self, most: int = 50) -> Sequence[Listed]:
         """The latest first."""
-        rows = self._try(lambda run: run.execute(LIST, (most,)).fetchall())
-        return [Listed(*row) for row in rows or ()]
+        return self._try(lambda run: list_sessions(run, most)) or ()
 
     def close(self) -> None:
         """Idempotent; the next use opens it again."""
@@ -114,16 +82,7 @@ class Store:
             self._open = None
 
     def _read(self, where: str, values: tuple[object, ...]) -> Saved | None:
-        def read(run: sqlite3.Connection) -> Saved | None:
-            row = run.execute(f"SELECT {FACTS} FROM sessions WHERE {where}", values).fetchone()
-            if row is None:
-                return None
-            number, revision, name, title, model, url, system, summary, forgotten = row
-            said = run.execute(TURNS, (number,)).fetchall()
-            turns = tuple(Turn(role, (TextPart(text),) if text else (), reasoning=why) for role, text, why in said)
-            return Saved(number, revision, name, title, model, url, Session(system, turns, forgotten, summary))
-
-        return self._try(read)
+        return self._try(lambda run: read_session(run, where, values))
 
     def _try(self, work: Callable[[sqlite3.Connection], Result]) -> Result | None:
         """All of `work` or nothing, with nobody between. None: the file was damaged and is set aside.
@@ -162,57 +121,6 @@ class Store:
             raise StoreFailed("there is a session of that name already", hint="`/load NAME` opens it") from error
         reason = "another process holds it" if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) else str(error)
         raise StoreFailed(f"the sessions in `{self._path}` cannot be used: {reason}") from error
-
-
-def _written(run: sqlite3.Connection, before: Saved | None, facts: Saved, now_s: float) -> Saved:
-    """Over `before` where its revision is still the one that was read, else as a new session; only turns that differ
-    are written.
-    """
-    session, kept = facts.session, 0
-    system, summary = session.system and _storable(session.system), session.summary and _storable(session.summary)
-    told = (facts.model, facts.url, system, summary, session.forgotten, now_s)
-    if (
-        before is not None
-        and run.execute(
-            "UPDATE sessions SET model = ?, url = ?, system = ?, summary = ?, forgotten = ?, updated_s = ?, "
-            "revision = revision + 1 WHERE id = ? AND revision = ?",
-            (*told, before.id, before.revision),
-        ).rowcount
-    ):
-        written = replace(facts, id=before.id, revision=before.revision + 1, name=before.name, title=before.title)
-        pairs = list(zip(before.session.turns, session.turns, strict=False))
-        kept = next((at for at, (old, new) in enumerate(pairs) if old != new), len(pairs))
-        run.execute("DELETE FROM turns WHERE session = ? AND position >= ?", (before.id, kept))
-    else:
-        taken = run.execute("SELECT 1 FROM sessions WHERE name = ?", (facts.name,)).fetchone()
-        written = replace(facts, revision=1, name=None if taken else facts.name)
-        number = run.execute(
-            "INSERT INTO sessions (model, url, system, summary, forgotten, updated_s, created_s, name, title) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (*told, now_s, written.name, written.title),
-        ).lastrowid
-        written = replace(written, id=int(number or 0))
-    run.executemany(
-        "INSERT INTO turns VALUES (?, ?, ?, ?, ?)",
-        [
-            (written.id, at, turn.role, _storable(turn.text), turn.reasoning and _storable(turn.reasoning))
-            for at, turn in enumerate(session.turns)
-            if at >= kept
-        ],
-    )
-    return written
-
-
-def title_of(session: Session, most: int = 60) -> str:
-    """The first message, on one line, cut between words."""
-    first = next((turn.text for turn in session.turns if turn.role == "user"), "")
-    line = " ".join(_storable(first[:1000]).split())
-    return line if len(line) <= most else line[:most].rsplit(" ", 1)[0] + "…"
-
-
-def _storable(text: str) -> str:
-    """Half a surrogate pair cannot be stored."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _is_number(name: str) -> bool:

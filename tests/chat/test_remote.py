@@ -99,6 +99,25 @@ def test_a_stream_of_ollamas_manner() -> None:
     assert done.finished is not None and done.finished.usage == Usage()
 
 
+def test_a_stream_of_mistrals_manner() -> None:
+    """Contents may be parts, some of them thoughts."""
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}
+    done = asked(chunk([thought]), chunk([{"type": "text", "text": "Yes"}]), chunk(".", "stop"), DONE)  # type: ignore[arg-type]
+    assert (done.reasoning, done.answer) == ("Hm.", "Yes.")
+
+
+@pytest.mark.parametrize(
+    ("last", "words"),
+    [
+        (chunk(finish="content_filter"), "a filter of `127.0.0.1:"),
+        (data({"choices": [{"delta": {"tool_calls": [{"id": "1"}]}}]}), "calls a tool, and there is none here"),
+    ],
+)
+def test_an_answer_that_was_kept_back_is_not_a_normal_end(last: bytes, words: str) -> None:
+    done = asked(chunk("Part"), last, DONE)
+    assert done.failed is not None and words in done.failed.error.message
+
+
 def test_keep_alives_and_empty_chunks_are_nothing() -> None:
     noise = (b": OPENROUTER PROCESSING\n\n", b"event: ping\ndata:\n\n", data({"choices": []}), data({"object": "x"}))
     done = asked(*noise, OPENER, *noise, chunk("Hi"), *noise, chunk(finish="stop"), DONE)
@@ -406,6 +425,7 @@ def test_whatever_a_server_sends_an_answer_ends_once(seed: int) -> None:
         parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
         done = asked(*parts)
         assert (done.finished is None) != (done.failed is None), sent
+        assert isinstance(done.answer + done.reasoning, str)
         if done.failed is not None:
             assert isinstance(done.failed.error, RemoteFailed), sent
             assert "\n" not in done.failed.error.message

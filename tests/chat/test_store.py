@@ -19,8 +19,9 @@ import pytest
 
 from lattice_cli.chat.keeping import Keeping, ago, checked_name
 from lattice_cli.chat.session import Session
-from lattice_cli.chat.store import Saved, Store, title_of
+from lattice_cli.chat.store import Store
 from lattice_cli.chat.store_file import STEPS
+from lattice_cli.chat.store_rows import Saved, title_of
 from lattice_cli.errors import StoreFailed, UsageError
 
 pytestmark = pytest.mark.pure
