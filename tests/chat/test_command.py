@@ -110,6 +110,17 @@ def test_a_session_that_cannot_be_is_a_usage_error(
     assert done.stderr.splitlines(keepends=True)[0] == sentence
 
 
+def test_a_session_that_fills_the_window_is_never_cut_in_silence(tmp_path: Path, model: str) -> None:
+    """In a pipe nobody can be asked: the numbers, what to do, and a status of its own."""
+    chat(tmp_path, "--model", model, "--session", "a", "-p", "x" * 900)
+    done = chat(tmp_path, "--session", "a", "-p", "y" * 950)
+    assert (done.returncode, done.stdout) == (5, b"")
+    first, _, hint = done.stderr.decode().splitlines()
+    assert first.startswith("error: the prompt has 1973 tokens") and "the context window is 2000 tokens" in first
+    assert hint == "hint: `lattice chat --session NAME` in a terminal can shorten the conversation"
+    assert chat(tmp_path, "--session", "a", "-p", "Hi").stdout == b"Hello there.\n"
+
+
 def test_a_session_whose_model_is_gone_says_so_and_goes_on_with_another(tmp_path: Path, model: str) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
