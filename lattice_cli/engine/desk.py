@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lattice_cli.engine.ticket import Cancel, Submit, Ticket
-from lattice_cli.errors import EngineFault, LatticeError, SlowReader
+from lattice_cli.errors import EngineFault, LatticeError, SlowReader, is_panic
 from lattice_cli.events import Event, Failed, Finished, Scored
 from lattice_cli.job import Job
 
@@ -73,7 +73,9 @@ class Desk:
         """
         try:
             events = self._engine.step()
-        except Exception as fault:  # noqa: BLE001 - any fault of any row; the engine finds whose
+        except BaseException as fault:
+            if not isinstance(fault, Exception) and not is_panic(fault):
+                raise
             self._deliver(self._engine.reset(fault))
             self._weigh(fault)
             return
@@ -115,7 +117,7 @@ class Desk:
         for job_id in open_jobs:
             self._deliver(self._engine.drop(job_id, error))
 
-    def _weigh(self, fault: Exception) -> None:
+    def _weigh(self, fault: BaseException) -> None:
         """Count a fault. After too many of them a canary decides: bad requests, or a broken engine."""
         now_s = self._clock()
         self._faults.append(now_s)

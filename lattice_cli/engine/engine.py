@@ -22,7 +22,7 @@ from lattice_cli.engine.row import Choices, Row
 from lattice_cli.engine.scheduler import Scheduler, always_fits
 from lattice_cli.engine.scoring import Scoring
 from lattice_cli.engine.trials import Trials
-from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError
+from lattice_cli.errors import EngineFault, EngineUnavailable, LatticeError, is_panic
 from lattice_cli.events import Event, Failed
 from lattice_cli.job import Job, ScoreJob
 from lattice_cli.model.card import ModelCard
@@ -87,6 +87,12 @@ class Engine:
             except LatticeError as error:
                 self._outbox.append(Failed(job.id, error))
                 continue
+            except BaseException as fault:
+                if not isinstance(fault, Exception) and not is_panic(fault):
+                    raise
+                log.error("job %s cannot begin: %s", job.id, fault, exc_info=fault)
+                self._outbox.append(Failed(job.id, fault_of(fault)))
+                continue
             if choices is not None:
                 choices.waiting.add(job.id)
             rows.append(row)
@@ -125,7 +131,7 @@ class Engine:
         self._outbox.extend(self._scoring.advance())
         return self._drain()
 
-    def reset(self, fault: Exception) -> list[Event]:
+    def reset(self, fault: BaseException) -> list[Event]:
         """After `step` raised `fault`: fail the rows it belongs to and start the others again."""
         if self._scoring.working:
             log.error("a prompt could not be scored: %s", fault, exc_info=fault)
@@ -136,6 +142,8 @@ class Engine:
             self._memory.give_way()
         in_backend = self._trials.in_backend(self._scheduler.running.values())
         culprits = [row for row in in_backend if row.fault is not None or row is self._handled]
+        if self._handled is not None and self._handled not in in_backend:  # it waited
+            culprits.append(self._handled)
         if not culprits and len(in_backend) == 1:
             culprits = in_backend
         self._handled = None
@@ -180,8 +188,11 @@ class Engine:
         now_s = self._clock()
         for row in self._rows():
             if row.job.limits.deadline_s is not None and now_s >= row.job.limits.deadline_s:
+                self._handled = row
+                events = row.finish("deadline", now_s)
+                self._handled = None
                 self._leave(row.job.id)
-                self._outbox.extend(row.finish("deadline", now_s))
+                self._outbox.extend(events)
         self._outbox.extend(self._scoring.expire(now_s))
 
     def _admit(self) -> None:

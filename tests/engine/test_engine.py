@@ -11,12 +11,14 @@ from dataclasses import replace
 
 import pytest
 
+from lattice_cli.engine.desk import Desk
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.row import Row
+from lattice_cli.engine.ticket import Submit, Ticket
 from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started
 from lattice_cli.settings import EngineSettings
 from tests.engine.fake import Clock, CountingBackend, counted, job, text_of
-from tests.engine.letters import LETTERS
+from tests.engine.letters import LETTERS, LetterTokenizer
 
 pytestmark = pytest.mark.pure
 
@@ -242,6 +244,66 @@ def test_any_schedule_keeps_the_grammar_of_events(seed: int) -> None:
         assert text == counted(sizes[name][0], len(text))
         if name not in cancelled and name not in bad:
             assert len(text) == sizes[name][1]
+
+
+class PanicException(BaseException):
+    """As pyo3 raises one, when Rust code panics: no Exception."""
+
+
+class Touchy(LetterTokenizer):
+    """A tokenizer that cannot spell one token."""
+
+    def __init__(self, token_id: int, fault: BaseException) -> None:
+        self._token_id, self._fault = token_id, fault
+
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id == self._token_id:
+            raise self._fault
+        return super().token_bytes(token_id)
+
+
+@pytest.mark.parametrize("fault", [ValueError("no such token"), PanicException("index out of range")])
+def test_a_tokenizer_that_raises_costs_its_row_and_nobody_else_a_token(fault: BaseException) -> None:
+    """At the third token of one reply; and where a job cannot even begin."""
+    card = replace(LETTERS, tokenizer=Touchy(64 + 20 + 2, fault))
+    desk = Desk(Engine(card, CountingBackend(), EngineSettings(), clock=Clock()))
+    jobs = [job("a"), job("bad", prompt_tokens=20), job("c", prompt_tokens=5)]
+    odd = replace(job("odd"), speech=object())  # type: ignore[arg-type]
+    tickets = [Ticket([each], lambda message: None) for each in (*jobs, odd)]
+    for ticket in tickets:
+        desk.take(Submit(ticket))
+    for _ in range(50):
+        desk.turn()
+    events: list[Event] = []
+    for ticket in tickets:
+        while (event := ticket.next(0.0)) is not None:
+            events.append(event)
+    assert ends(events) == {"a": "length", "bad": "generation failed", "c": "length", "odd": "generation failed"}
+    assert text_of(events, "a") == counted(3, 5)
+    assert text_of(events, "bad") == counted(20, 2)
+    assert desk.ready_in_s() is None
+
+
+def test_an_end_by_the_clock_that_raises_is_an_end_all_the_same() -> None:
+    """What is held back of a reply is spelled when its time is over, by a tokenizer that may raise."""
+
+    class Rest(LetterTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            return "ä".encode()[:1]  # a letter that is never whole
+
+    clock = Clock()
+    engine = Engine(replace(LETTERS, tokenizer=Rest()), CountingBackend(), EngineSettings(), clock=clock)
+    late = job("late", max_tokens=1000)
+    engine.add(replace(late, limits=replace(late.limits, deadline_s=1.0)), job("other", max_tokens=9))
+    for _ in range(5):
+        engine.step()
+    engine._scheduler.running["late"]._reply.flush = unspeakable  # type: ignore[method-assign]
+    clock.now_s = 2.0
+    assert ends(run(engine)) == {"late": "generation failed", "other": "length"}
+
+
+def unspeakable() -> list[Event]:
+    raise RuntimeError("no such letter")
 
 
 def test_jobs_of_one_prompt_object_are_choices_of_it_and_equal_prompts_are_not() -> None:
