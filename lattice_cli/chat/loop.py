@@ -20,7 +20,7 @@ from lattice_cli.chat.repl import Action, Ask, Do, Leave, Nothing, Unknown, read
 from lattice_cli.console import fail, say
 from lattice_cli.errors import LatticeError
 
-TWICE_S = 2.0  # a second Ctrl-C within this time leaves
+TWICE_S = 3.0  # a second Ctrl-C within this time leaves
 
 
 class Repl:
@@ -48,7 +48,7 @@ class Repl:
         """Read and do, until Ctrl-D, `/exit` or the second Ctrl-C."""
         self._line.offer(self._commands.words)
         self._commands.recall()
-        while self._interrupts.count < 2:
+        while True:
             try:
                 action = self._read()
             except EOFError:
@@ -64,17 +64,23 @@ class Repl:
                 self._do(action)
             except LatticeError as error:
                 fail(error)
+            if self._interrupts.count > 1:
+                return
             self._interrupted_s = self._clock() if self._interrupts.count else None
+            self._interrupts.clear()
 
     def _read(self) -> Action:
+        """Raises: EOFError, KeyboardInterrupt, the latter also for a Ctrl-C that came between two prompts."""
+        if self._interrupts.count:
+            raise KeyboardInterrupt
         draft = "" if self._line.ahead() else self._draft
-        self._interrupts.clear()
         self._draft = ""
         return read(self._line.read(draft))
 
     def _twice(self) -> bool:
         now_s, before_s = self._clock(), self._interrupted_s
         self._interrupted_s = now_s
+        self._interrupts.clear()
         return before_s is not None and now_s - before_s < TWICE_S
 
     def _do(self, action: Action) -> None:

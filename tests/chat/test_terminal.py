@@ -137,6 +137,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line(tmp_path: Path) -> None:
         talk.at_prompt()
         talk.send("half\x03\x03")
         talk.sees("Ctrl-C again", 2)
+        talk.at_prompt()
         talk.send("\x03")
         assert talk.ends() == 0
 
