@@ -101,7 +101,7 @@ def serve_command(
     max_rows: Annotated[int, typer.Option(min=1, help="Replies made at once.")] = 8,
     max_pending: Annotated[int, typer.Option(min=0, help="Requests that may wait; more get 429 (lattice: 503).")] = 32,
     prefill_chunk: Annotated[
-        int | None, typer.Option(min=1, help="Prompt tokens read between two steps [default: 512; 128 on a slow CPU].")
+        int | None, typer.Option(min=1, help="The most prompt tokens read at once [default: by the load, at most 512].")
     ] = None,
     memory_limit: MemoryLimitOption = None,
     cache_bytes: CacheBytesOption = None,
