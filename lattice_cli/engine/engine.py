@@ -4,6 +4,8 @@ A fault in the backend voids the whole batch (it would go on with wrong tokens a
 batch is rebuilt from prompt and emitted ids: the row at fault fails, the others go on with exactly the
 tokens they would have had. A fault nobody owns is found by trying the rows one by one.
 
+Longer than most files because rows enter, step, end and come back by one set of hands.
+
 Thread: worker
 """
 
