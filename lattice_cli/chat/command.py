@@ -34,16 +34,13 @@ class Thoughts(StrEnum):
 
 def complete_session(incomplete: str) -> list[str]:
     """The names of saved sessions, for a shell."""
-    from lattice_cli.chat.store import Store
-    from lattice_cli.errors import LatticeError
+    from lattice_cli.chat.store_file import session_names
     from lattice_cli.settings import read_home
 
     try:
-        path = read_home().sessions
-        names = [one.name for one in Store(path).listed(500)] if path.exists() else []
-    except LatticeError:
+        return [name for name in session_names(read_home().sessions) if name.startswith(incomplete)]
+    except UsageError:
         return []
-    return [name for name in names if name and name.startswith(incomplete)]
 
 
 def chat_command(

@@ -11,13 +11,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 from lattice_cli.errors import StoreFailed
 
 BUSY_S = 10.0
 RETRY_S = 0.02
+TAB_S = 0.2
 # How the file came to be as it is: `PRAGMA user_version` says how many of these it has seen. Never change one, add one.
 STEPS = (
     """
@@ -55,6 +56,15 @@ def open_file(path: Path, steps: Sequence[str] = STEPS) -> sqlite3.Connection:
         opened.close()
         raise
     return opened
+
+
+def session_names(path: Path) -> list[str]:
+    """The names of saved sessions, for a shell: nothing is made, changed or set aside for a press of Tab."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=TAB_S)) as opened:
+            return [name for (name,) in opened.execute("SELECT name FROM sessions WHERE name NOT NULL ORDER BY name")]
+    except sqlite3.Error:
+        return []
 
 
 def _log_ahead(opened: sqlite3.Connection) -> None:

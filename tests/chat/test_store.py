@@ -20,7 +20,7 @@ import pytest
 from lattice_cli.chat.keeping import Keeping, ago, checked_name
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.store import Store
-from lattice_cli.chat.store_file import STEPS
+from lattice_cli.chat.store_file import STEPS, session_names
 from lattice_cli.chat.store_rows import Saved, title_of
 from lattice_cli.errors import StoreFailed, UsageError
 
@@ -293,6 +293,23 @@ def test_a_name_is_given_once(path: Path) -> None:
     with pytest.raises(UsageError, match="there is a session `france` already"):
         other.save_as("france", TWO, "bot")
     assert keeping.save_as("la france", ONE, "bot").startswith("saved as `la france`")
+
+
+def test_a_press_of_tab_changes_nothing(path: Path) -> None:
+    """Names for a shell, also while a chat has the file open; a damaged file is left for the next chat to tell of."""
+    assert session_names(path) == []
+    assert not path.parent.exists()
+    store = Store(path)
+    write(store, None, ONE, "france")
+    write(store, None, TWO)
+    assert session_names(path) == ["france"]
+    store.close()
+    assert session_names(path) == ["france"]
+    garbage(path)
+    assert session_names(path) == []
+    assert path.read_bytes().startswith(b"this is no database")
+    assert not [file for file in path.parent.iterdir() if "damaged" in file.name]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.iterdir()} == {0o600}
 
 
 def test_without_saving_nothing_is_written_until_it_is_asked_for(path: Path) -> None:
