@@ -217,10 +217,13 @@ def test_every_instruction_set_gives_the_golden_logits(name: str, isa: str) -> N
 
 
 def test_the_recurrent_layers_of_a_mixture_run_on_the_native_scan(tmp_path: Path) -> None:
-    """Its layers are mlx-lm's, because experts have no fused form; the scan over time is ours all the same."""
+    """Its layers are mlx-lm's, because a mixture has no fused form; the scan over time is ours all the same."""
     import mlx.core as mx
 
     with loaded("qwen3_5_moe", "exact") as model:
-        graph = tmp_path / "graph.dot"
-        mx.export_to_dot(str(graph), model.network(mx.array([[1, 2, 3]])))
-    assert graph.read_text().count("LatticeGatedDelta") == 3
+        recurrent = [layer.linear_attn for layer in model.network.layers if hasattr(layer, "linear_attn")]
+        for at, layer in enumerate(recurrent):
+            graph = tmp_path / f"{at}.dot"
+            mx.export_to_dot(str(graph), layer(mx.ones((1, 3, 64))))
+            assert graph.read_text().count("LatticeGatedDelta") == 1
+    assert len(recurrent) == 3
