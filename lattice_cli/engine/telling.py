@@ -14,7 +14,7 @@ from typing import Any
 
 from lattice_cli.job import Job
 
-_RARE = ("logit_bias", "stop_ids", "ignore_end", "min_tokens", "keep_stop")
+_RARE = ("logit_bias", "stop_ids", "ignore_end", "min_tokens", "keep_stop", "deadline_s")
 
 
 def tell(job: Job) -> bytes:
