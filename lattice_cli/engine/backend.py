@@ -104,6 +104,7 @@ class MlxBackend:
         self._rhythm = Rhythm(self._pace)
         self._began_s = 0.0  # the last step, or the last chunk without one
         self._chunk_next = False
+        self._fresh_rows = 0  # that came since the last step, as those of one request do
         self._held_back = False  # no chunk came after the last step, for the sake of a first token
         self._prefix = prefix or PrefixCache()
         self._alone = not mergeable(make_caches(network))
@@ -119,8 +120,9 @@ class MlxBackend:
         processors = row_processors(row.job, row.budget(), row.end_ids)
         guide, turns = row.begin_guide(), row.job.prompt.cuts
         lane = Lane(row.job.id, row.ids, sampler, processors, [], guide, row.job.logprobs, turns=turns)
-        if self._rows and row.choices is None:
+        if len(self._rows) > self._fresh_rows:
             self._pace.met(time.perf_counter())
+        self._fresh_rows += 1
         self._rows[row.job.id] = row
         if row.choices is None:
             self._prompts.add(lane)
@@ -132,6 +134,7 @@ class MlxBackend:
         if not len(self._prompts) and not len(self._decoding):
             return self._tidy()
         self._before_step()
+        self._fresh_rows = 0
         if not self._chunk_next or not len(self._prompts):
             self._began_s = time.perf_counter()
             self._rhythm.begin(self._began_s)
@@ -201,6 +204,7 @@ class MlxBackend:
         self._prompts = PromptBatch(self._network, partial(make_caches, self._network), self._prefix)
         self._decoding = DecodeBatch(self._network)
         self._chunk_next = self._held_back = False
+        self._fresh_rows = 0
         self._rhythm.rest()
         self._rows.clear()
         self._prefix.distrust()

@@ -79,6 +79,22 @@ def test_a_long_prompt_gets_on_while_short_ones_keep_coming(network: Any) -> Non
     engine.close()
 
 
+def test_rows_that_come_together_are_no_crowd_and_one_that_comes_later_is(network: Any) -> None:
+    """Chunks are shorter where requests meet; those of one request, or of one step, do not."""
+    met: list[float] = []
+    pace = Pace(64)
+    pace.met = met.append  # type: ignore[method-assign]
+    engine = Engine(CARD, MlxBackend(network, ROWS, 64, pace=pace), EngineSettings())
+    engine.add(*(job(name, LONG, GREEDY) for name in "abc"))
+    for _ in range(5):
+        engine.step()
+    assert met == []
+    engine.add(job("d", LONG, GREEDY))
+    engine.step()
+    assert len(met) == 1
+    engine.close()
+
+
 def test_chunks_follow_the_pace_while_a_stream_runs(network: Any) -> None:
     """With a stream beside it a long prompt is read in many more pieces than alone, and to its end."""
     pace = Pace(64)
