@@ -15,6 +15,7 @@ from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_states import keeper_of
+from lattice_cli.errors import EngineFault
 from lattice_cli.events import Event, Failed, Finished, Prefilled, Started
 from lattice_cli.job import Job, Limits, Prompt, Sampling
 from lattice_cli.model.network import make_caches
@@ -90,6 +91,18 @@ class Counted:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._network, name)
+
+
+class Broken(Counted):
+    """A network that raises so many times more."""
+
+    faults = 0
+
+    def __call__(self, inputs: mx.array, cache: Any = None) -> mx.array:
+        if self.faults:
+            self.faults -= 1
+            raise RuntimeError("once")
+        return super().__call__(inputs, cache)
 
 
 def usage(events: list[Event], job_id: str) -> Any:
@@ -203,6 +216,54 @@ def test_rows_beside_a_fault_go_on_from_what_is_kept(network: Any) -> None:
     events = floor.run(jobs[0], floor.job((*bad, 99, 3)), jobs[1])
     assert [event.job_id for event in events if isinstance(event, Failed)] == ["job3"]
     assert [text_of(events, job.id) for job in jobs] == [cold(network, job.prompt.ids) for job in jobs]
+
+
+def test_a_row_that_is_found_at_fault_leaves_no_reply(network: Any) -> None:
+    """Its prompt was read by steps that went well; what it said is in doubt."""
+    floor, ids = Floor(network), chat_of(1, 100)
+    job = floor.job(ids, max_tokens=30)
+    floor.engine.add(job)
+    for _ in range(10):
+        floor.engine.step()
+    floor.engine._scheduler.running[job.id].fault = EngineFault("its grammar has no way on")
+    events = floor.finish()
+    assert [type(event) for event in events if isinstance(event, Failed | Finished)] == [Failed]
+    assert {len(kept) for kept, _ in floor.cache.entries()} == {99}
+
+
+def test_what_is_kept_just_before_a_fault_is_forgotten(network: Any) -> None:
+    """The step that ran when a row left had not come out yet."""
+    broken = Broken(network)
+    floor, first, second = Floor(broken), chat_of(1, 100), chat_of(2, 100)
+    jobs = [floor.job(first, max_tokens=30), floor.job(second, max_tokens=30)]
+    for job in jobs:
+        floor.engine.add(job)
+    for _ in range(12):
+        floor.engine.step()
+    floor.engine.cancel(jobs[0].id)
+    assert any(len(kept) > 100 and kept[:100] == first for kept, _ in floor.cache.entries())
+    broken.faults = 1
+    events = floor.finish()
+    assert not any(len(kept) > 100 and kept[:100] == first for kept, _ in floor.cache.entries())
+    assert [event.job_id for event in events if isinstance(event, Failed | Finished)] == [jobs[1].id]
+
+
+def test_nobody_waits_for_itself(network: Any) -> None:
+    """The second waits for the first, the third for the second; then the first leaves, and both would wait for each
+    other.
+    """
+    floor, start = Floor(network, chunk=16), chat_of(1, 100)
+    middle = (*start, *chat_of(2, 60))
+    prompts = [(*start, *chat_of(3, 90)), (*middle, *chat_of(4, 20)), (*middle, *chat_of(5, 20))]
+    jobs = [floor.job(prompt) for prompt in prompts]
+    for job in jobs:
+        floor.engine.add(job)
+    floor.engine.step()  # all have a slot, and nothing is read yet
+    floor.engine.cancel(jobs[0].id)
+    events = floor.finish()
+    for job in jobs[1:]:
+        assert text_of(events, job.id) == cold(network, job.prompt.ids)
+    assert usage(events, jobs[2].id).cached_tokens == 160
 
 
 @pytest.mark.parametrize("more", [0, 40])
