@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Array = Any  # mlx.core.array: this file must be importable without mlx
 
 
+SPAN_TOKENS = 32  # of a thread of the convolution; cuda/prompt.cuh
+
+
 @dataclass(slots=True)
 class Chunk:
     """A chunk of `length` tokens for each row, of which `counts` are none of them padding."""
@@ -91,7 +94,7 @@ class Prompts:
         mixed, z, b, a = mx.split(parts, cuts, axis=-1)
         inputs = [mixed, joined.conv, pools.states.array, chunk.positions, chunk.slots, chunk.count_array,
                   self._shape(length, index), pools.mark]  # fmt: skip
-        blocks = rows * -(-sizes.channels // 128)
+        blocks = rows * -(-sizes.channels // 128) * -(-length // SPAN_TOKENS)
         mixed, pools.mark = self._convolve()(inputs, blocks, [mixed.shape, (MARK_NUMBERS,)], [mixed.dtype, mx.int32])
         inputs = [mixed, a, b, joined.a_log, joined.dt_bias, pools.states.array, chunk.slots, chunk.count_array,
                   self._shape(length, index), pools.mark]  # fmt: skip

@@ -100,9 +100,9 @@ DEV void put(int row, int k, float value) {
 
 // Sums of the rounded activations of each group; all threads, after a barrier.
 template <class C, class L>
-DEV void sum_groups(int length) {
+DEV void sum_groups(int rows, int length) {
   constexpr int UNITS = L::GROUP / 8;
-  const int total = Shared<C>::RP * length / 8;
+  const int total = rows * length / 8;
   const int padded = ceil_div(total, 32) * 32;
 #pragma unroll 1
   for (int i = thread_index(); i < padded; i += C::WARPS * 32) {
@@ -262,11 +262,12 @@ DEV void finish_tiles(int rows, int split, int first_tile, float acc[][4], Finis
 // [s K / splits, (s + 1) K / splits). PAIRED: a tile is 8 rows of `w` and the same 8 of `second`.
 //
 // `ready()` is called once, when the first weights are on their way: it waits for what the activations come from.
-// `stage(begin, length)` puts columns of the activations into shared memory (put), rows that nobody uses as zeros;
+// `stage(begin, length)` puts columns of the `rows` activations into shared memory (put); what is in the rows after them
+// goes into results that nobody takes;
 // `finish(split, output, row, low, high)` takes result `output` of activation row `row`; of a paired tile both matrices'
 // results, else `high` is nothing.
 template <class C, class L, int SHARES, bool PAIRED, class Ready, class Stage, class Finish>
-DEV void product(const Matrix& w, const Matrix& second, int splits, Ready&& ready, Stage&& stage, Finish&& finish) {
+DEV void product(int rows, const Matrix& w, const Matrix& second, int splits, Ready&& ready, Stage&& stage, Finish&& finish) {
   constexpr int TILES = C::WARPS / SHARES;  // of a block at once
   constexpr int ROWS = PAIRED ? 8 : 16;
   const int warp = thread_index() / 32, g = thread_index() % 32 / 4;
@@ -297,7 +298,7 @@ DEV void product(const Matrix& w, const Matrix& second, int splits, Ready&& read
         stage(begin, end - begin < C::CHUNK ? end - begin : C::CHUNK);
         sync_block();
         if constexpr (L::QUANTIZED) {
-          sum_groups<C, L>(end - begin < C::CHUNK ? end - begin : C::CHUNK);
+          sum_groups<C, L>(rows, end - begin < C::CHUNK ? end - begin : C::CHUNK);
           sync_block();
         }
         staged = begin;

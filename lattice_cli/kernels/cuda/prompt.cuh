@@ -4,31 +4,40 @@
 
 #include "portable.cuh"
 
-// The causal convolution over the last four inputs of each channel, then silu. A thread a channel walks through time;
-// the inputs before the chunk come from `taps`, where the chunk's last ones go (both by position modulo 4).
+// The causal convolution over the last four inputs of each channel, then silu. A thread has a channel of SPAN tokens; the
+// inputs before the chunk come from `taps`, where the chunk's last ones go (both by position modulo 4), so the thread of
+// the first tokens, who alone reads them, also writes them.
 //   in, out (rows, tokens, channels); weight (channels, 4), the newest input last; taps as in step.cuh, of one layer
 template <bool HALF>
 DEV void convolve(const u16* in, const float* weight, float* taps, long slot_stride, const int* slots,
                   const int* positions, const int* counts, int tokens, int channels, u16* out) {
-  const int channel = block_index() % ceil_div(channels, 128) * 128 + thread_index();
-  const int row = block_index() / ceil_div(channels, 128);
+  constexpr int SPAN = 32;
+  const int pieces = ceil_div(channels, 128), spans = ceil_div(tokens, SPAN);
+  const int channel = block_index() % pieces * 128 + thread_index(), first = block_index() / pieces % spans * SPAN;
+  const int row = block_index() / (pieces * spans), position = positions[row], count = counts[row];
   if (channel >= channels) return;
   float* own = taps + slots[row] * slot_stride + channel;
-  const int position = positions[row], count = counts[row];
   const float4 w = *reinterpret_cast<const float4*>(weight + 4 * channel);
-  float x1 = own[long((position + 1) & 3) * channels], x2 = own[long((position + 2) & 3) * channels];
-  float x3 = own[long((position + 3) & 3) * channels];
-  const long begin = long(row) * tokens * channels + channel;
-  float before[3] = {x1, x2, x3};
+  const u16* from = in + long(row) * tokens * channels + channel;
+  u16* to = out + long(row) * tokens * channels + channel;
+  float before[3], kept[3];
+  for (int i = 0; i < 3; i++) {  // three, two and one token earlier
+    if (first == 0) before[i] = kept[i] = own[long((position + 1 + i) & 3) * channels];
+    else before[i] = widen<HALF>(from[long(first - 3 + i) * channels]);
+  }
 #pragma unroll 8
-  for (int t = 0; t < count; t++) {
-    const float now = widen<HALF>(in[begin + long(t) * channels]);
+  for (int t = first; t < least(first + SPAN, tokens); t++) {
+    const float now = t < count ? widen<HALF>(from[long(t) * channels]) : 0.0f;
     const float sum = w.x * before[0] + w.y * before[1] + w.z * before[2] + w.w * now;
     before[0] = before[1], before[1] = before[2], before[2] = now;
-    out[begin + long(t) * channels] = narrow<HALF>(silu(sum));
+    to[long(t) * channels] = t < count ? narrow<HALF>(silu(sum)) : u16(0);  // zeros are padding
   }
-  for (int t = count; t < tokens; t++) out[begin + long(t) * channels] = 0;  // padding
-  for (int i = 0; i < 3; i++) own[long((position + count + 1 + i) & 3) * channels] = before[i];
+  if (first != 0) return;
+  for (int i = 0; i < 3; i++) {
+    const int t = count - 3 + i;  // below zero: of what was there before
+    const float now = t >= 0 ? widen<HALF>(from[long(t) * channels]) : t == -1 ? kept[2] : t == -2 ? kept[1] : kept[0];
+    own[long((position + count + 1 + i) & 3) * channels] = now;
+  }
 }
 
 // A number of an input as float32.

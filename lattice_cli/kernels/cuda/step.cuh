@@ -196,18 +196,12 @@ struct Step {
           if (k < H) put_normed<L>(row, k, kept[i], scale, weight);
         }
       }
-      for (int i = thread_index(); i < (RP - rows) * H / 8; i += THREADS)
-        *reinterpret_cast<uint4*>(S::rows() + (rows + i / (H / 8)) * S::PITCH + i % (H / 8) * 8) = {0, 0, 0, 0};
       return;
     }
 #pragma unroll 1
-    for (int i = thread_index(); i < RP * length / 4; i += THREADS) {
+    for (int i = thread_index(); i < rows * length / 4; i += THREADS) {
       const int row = i / (length / 4), k = i % (length / 4) * 4;
-      if (row < rows) {
-        put_normed<L>(row, k, h.read(row, begin + k), scale_of(row, crowd), weight + begin);
-      } else {
-        put<C, L>(row, k, 0), put<C, L>(row, k + 1, 0), put<C, L>(row, k + 2, 0), put<C, L>(row, k + 3, 0);
-      }
+      put_normed<L>(row, k, h.read(row, begin + k), scale_of(row, crowd), weight + begin);
     }
   }
 
@@ -248,7 +242,7 @@ struct Step {
                           bool wait, Finish&& finish) const {
     if constexpr (SETTLED) {
       product<C, L, SHARES, PAIRED>(
-          w, second, 1,
+          rows, w, second, 1,
           [&] {
             if (wait) sync_grid(a.arrivals);
             settle(h, to, weight);
@@ -258,7 +252,7 @@ struct Step {
       int crowd = 1;
       float4 kept[KEPT];
       product<C, L, SHARES, PAIRED>(
-          w, second, 1,
+          rows, w, second, 1,
           [&] {
             if (wait) sync_grid(a.arrivals);
             crowd = measure(h, to, kept);
@@ -271,10 +265,9 @@ struct Step {
   template <class L>
   DEV_CALLED void stage_plain(const u16* from, int width, int begin, int length) const {
 #pragma unroll 1
-    for (int i = thread_index(); i < RP * length / 8; i += THREADS) {
+    for (int i = thread_index(); i < rows * length / 8; i += THREADS) {
       const int row = i / (length / 8), k = i % (length / 8) * 8;
-      uint4 v = {0, 0, 0, 0};
-      if (row < rows) v = load_fresh16(from + long(row) * width + begin + k);
+      const uint4 v = load_fresh16(from + long(row) * width + begin + k);
       if constexpr (L::BITS == 4) {
         const u32 w[4] = {v.x, v.y, v.z, v.w};
         u16* to = S::rows() + row * S::PITCH + k;
@@ -316,14 +309,12 @@ struct Step {
   DEV_CALLED void stage_gated(const float* weight, int begin, int length) const {
     const int warp = thread_index() / 32, lane = thread_index() % 32, heads = length / C::VALUE_DIM;
 #pragma unroll 1
-    for (int i = warp; i < RP * heads; i += C::WARPS) {
+    for (int i = warp; i < rows * heads; i += C::WARPS) {
       const int row = i / heads, k = i % heads * C::VALUE_DIM;
-      float y[GATED_EACH] = {};
-      if (row < rows) {
-        for (int e = 0; e < GATED_EACH; e++)
-          y[e] = load_fresh(a.work + Y + long(row) * VALUES + begin + k + lane * GATED_EACH + e);
-        gate(row, begin + k, weight, y);
-      }
+      float y[GATED_EACH];
+      for (int e = 0; e < GATED_EACH; e++)
+        y[e] = load_fresh(a.work + Y + long(row) * VALUES + begin + k + lane * GATED_EACH + e);
+      gate(row, begin + k, weight, y);
       for (int e = 0; e < GATED_EACH; e++) put<C, Linear>(row, k + lane * GATED_EACH + e, y[e]);
     }
   }
@@ -631,7 +622,7 @@ struct Step {
       }
       const bool gated_later = recurrent && head_shares() > 1;
       product<C, Linear, C::OUT_SHARES, false>(
-          out, out, C::OUT_SPLITS, [&] { sync_grid(a.arrivals); },
+          rows, out, out, C::OUT_SPLITS, [&] { sync_grid(a.arrivals); },
           [&](int begin, int length) {
             if (gated_later)
               stage_gated(floats(layer, at.out_norm), begin, length);
@@ -646,7 +637,7 @@ struct Step {
                                                          narrow<C::HALF>(silu(low) * high);
                                                  });
       product<C, Linear, C::DOWN_SHARES, false>(
-          down, down, C::DOWN_SPLITS, [&] { sync_grid(a.arrivals); },
+          rows, down, down, C::DOWN_SPLITS, [&] { sync_grid(a.arrivals); },
           [&](int begin, int length) { stage_plain<Linear>(upper(), C::INTERMEDIATE, begin, length); },
           Partial{a.work + PD, H, rows});
     }
