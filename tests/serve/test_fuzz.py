@@ -205,13 +205,13 @@ def test_more_connections_than_the_server_may_have_make_room_for_the_next(tmp_pa
         port = int(server.stdout.readline().split(b":")[-1].strip(b"}\n"))
         try:
             with ExitStack() as stack:
-                running = stack.enter_context(Raw(port)).post(body("tick", stream=True, max_tokens=200))
+                running = stack.enter_context(Raw(port)).post(body("tick", stream=True, max_tokens=80))
                 running.until(b'"content":"tick "')
                 for _ in range(150):
                     stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(b"GET /")
                 with Raw(port) as client:
                     assert b"hello world" in client.post(body()).until(b"hello world")
-                assert running.rest().count(b'"content":"tick "') == 200
+                assert running.rest().count(b'"content":"tick "') == 80
         finally:
             server.send_signal(signal.SIGTERM)
             assert server.wait(20) == 0

@@ -276,7 +276,7 @@ def test_a_socket_at_a_path_is_private_and_gone_at_the_end(tmp_path: Path) -> No
     assert "Traceback" not in process.talk()
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_socket_that_a_dead_server_left_is_replaced_and_a_living_one_is_not(
     tmp_path: Path, end: signal.Signals
 ) -> None:
