@@ -28,7 +28,7 @@ class WaitingRoom:
         self._places = places
         self._clock = clock
         self._lock = threading.Lock()
-        self._unfinished: dict[int, int] = {}  # id(ticket) -> jobs without a terminal event
+        self._unfinished: dict[Ticket, int] = {}  # jobs without a terminal event, of each open ticket
         self._ends_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)  # when the last tickets were closed
 
     def __len__(self) -> int:
@@ -54,14 +54,14 @@ class WaitingRoom:
             if not self._unfinished:
                 self._ends_s.clear()
                 self._ends_s.append(self._clock())  # an idle hour says nothing of how fast requests end
-            self._unfinished[id(ticket)] = len(ticket.jobs)
+            self._unfinished[ticket] = len(ticket.jobs)
 
     def job_ended(self, ticket: Ticket) -> None:
         """One job of a ticket has its terminal event."""
         with self._lock:
-            self._unfinished[id(ticket)] -= 1
-            if not self._unfinished[id(ticket)]:
-                del self._unfinished[id(ticket)]
+            self._unfinished[ticket] -= 1
+            if not self._unfinished[ticket]:
+                del self._unfinished[ticket]
                 self._ends_s.append(self._clock())
 
     def _retry_after_s(self) -> int:
