@@ -16,11 +16,11 @@ from lattice_cli.model.card import ModelCard
 def run_turns(
     card: ModelCard, run: Run, plan: SpeedPlan, gauges: Gauges, reference: Run | None = None
 ) -> list[tuple[Point, list[Trial]]]:
-    """The trials of each point, with a line on stderr for each. The reference does what it can: one free row, cold."""
+    """The trials of each point, with a line on stderr for each. The reference does what it can: free rows, cold."""
     found: list[tuple[Point, list[Trial]]] = []
     for point in plan.points():
         turns = [(point, run)]
-        if reference is not None and (point.rows, point.grammar, point.prefix) == (1, "free", "cold"):
+        if reference is not None and (point.grammar, point.prefix) == ("free", "cold"):
             turns.append((replace(point, engine=REFERENCE), reference))
         runs = [(one, run_point(card, go, plan, one, gauges)) for one, go in turns]
         kept: dict[Point, list[Trial]] = {one: [] for one, _ in runs}

@@ -99,8 +99,8 @@ class Workbench:
         return self._do(lambda: run_rows(engine, self._timed, jobs, stopped=self._stop.is_set))
 
     def run_reference(self, jobs: Sequence[Job]) -> list[RowTimes]:
-        """The same by mlx-lm's own loop and network (reference.py), one job after the other. The first call loads."""
-        return self._do(lambda: [self._refer(job) for job in jobs])
+        """The same by mlx-lm's own loops and network (reference.py). The first call loads."""
+        return self._do(lambda: self._refer(jobs))
 
     def weights(self) -> Weights | None:
         """What a step computes with; None of a script."""
@@ -151,14 +151,16 @@ class Workbench:
         self._timed = TimedBackend(backend)
         return self._timed
 
-    def _refer(self, job: Job) -> RowTimes:
-        from lattice_cli.engine.reference import reference_network, run_reference
+    def _refer(self, jobs: Sequence[Job]) -> list[RowTimes]:
+        from lattice_cli.engine.reference import reference_network, run_reference, run_reference_rows
         from lattice_cli.kernels import native_choice
 
         if self._reference is None:
             self._reference = reference_network(self._model)
-        native = native_choice.choose(self._home).module
-        return run_reference(self._reference, job.prompt.ids, job.limits.max_tokens, native)
+        native, tokens = native_choice.choose(self._home).module, jobs[0].limits.max_tokens
+        if len(jobs) == 1:
+            return [run_reference(self._reference, jobs[0].prompt.ids, tokens, native)]
+        return run_reference_rows(self._reference, [job.prompt.ids for job in jobs], tokens, native)
 
     def _close(self) -> None:
         assert self._opened is not None

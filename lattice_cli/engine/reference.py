@@ -74,6 +74,43 @@ def run_reference(
     return RowTimes(len(prompt), 0, len(moments), 0, read_s[0], tuple(moments))
 
 
+def run_reference_rows(
+    network: Any,
+    prompts: Sequence[Sequence[int]],
+    max_tokens: int,
+    native: Any | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[RowTimes]:
+    """Several greedy replies at once by mlx-lm's own `BatchGenerator`, which serves its server.
+
+    It does not say when a prompt is read, so `read_s` is its row's first token.
+    """
+    from lattice_cli.model.upstream import file_limit_kept
+
+    with file_limit_kept():
+        from mlx_lm.generate import BatchGenerator
+
+    rows = len(prompts)
+    began_s = clock()
+    moments: dict[int, list[float]] = {}
+    with _unpatched(native):
+        batches: Any = BatchGenerator(
+            network, max_tokens=max_tokens, completion_batch_size=rows, prefill_batch_size=rows
+        )
+        try:
+            numbers = batches.insert([list(prompt) for prompt in prompts])
+            moments |= {number: [] for number in numbers}
+            while any(len(times) < max_tokens for times in moments.values()):
+                for response in batches.next_generated():
+                    moments[response.uid].append(clock() - began_s)
+        finally:
+            batches.close()
+    return [
+        RowTimes(len(prompt), 0, len(moments[number]), 0, moments[number][0], tuple(moments[number]))
+        for prompt, number in zip(prompts, numbers, strict=True)
+    ]
+
+
 @contextmanager
 def _unpatched(native: Any | None) -> Iterator[None]:
     """mlx's functions are its own inside, and as they were afterwards."""

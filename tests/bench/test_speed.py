@@ -146,13 +146,16 @@ def test_turns_alternate_and_the_reference_is_asked_only_what_it_can_do(tmp_path
 
         return go
 
-    plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(1, 2), trials=3, warmups=0)
+    plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(1, 2), prefixes=("cold", "warm"), trials=3, warmups=0)
     found = run_turns(card, named("A"), plan, Gauges(Watch()), named("B"))
-    assert turns == ["A", "B", "B", "A", "A", "B", "A", "A", "A"]
+    assert turns == (["A", "B", "B", "A", "A", "B"] + ["A"] * 6) * 2  # a warm trial is two
     assert [(str(point), len(trials)) for point, trials in found] == [
         ("20 + 4 tokens", 3),
         ("20 + 4 tokens, mlx-lm", 3),
+        ("20 + 4 tokens, warm", 3),
         ("20 + 4 tokens, 2 rows", 3),
+        ("20 + 4 tokens, 2 rows, mlx-lm", 3),
+        ("20 + 4 tokens, 2 rows, warm", 3),
     ]
 
 

@@ -123,9 +123,12 @@ def test_mlx_lms_own_loop_runs_beside_ours_unpatched(
         call = llama.Model.__call__
         monkeypatch.setattr(llama.Model, "__call__", lambda *a, **k: (seen.append(mx.fast.rms_norm), call(*a, **k))[1])
         (row,) = bench.run_reference([ASKED])
+        several = bench.run_reference([ASKED] * 3)
     assert (row.prompt_tokens, row.completion_tokens, len(before[0].tokens_s)) == (40, 8, 8)
     assert 0 < row.read_s < row.tokens_s[0]
     assert set(seen) == {original} and len(seen) >= 8
+    assert [(one.prompt_tokens, len(one.tokens_s)) for one in several] == [(40, 8)] * 3
+    assert all(0 < one.read_s <= one.tokens_s[0] < one.tokens_s[-1] for one in several)
 
 
 def test_a_machine_has_limits_above_0(folder: ModelSource, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
