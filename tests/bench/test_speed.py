@@ -148,7 +148,8 @@ def test_turns_alternate_and_the_reference_is_asked_only_what_it_can_do(tmp_path
 
     plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(1, 2), prefixes=("cold", "warm"), trials=3, warmups=0)
     found = run_turns(card, named("A"), plan, Gauges(Watch()), named("B"))
-    assert turns == (["A", "B", "B", "A", "A", "B"] + ["A"] * 6) * 2  # a warm trial is two
+    by_turns = ["A", "B", "B", "A", "A", "B"]
+    assert turns == [*by_turns, *"A" * 6, *by_turns, *"A" * 9]  # a warm trial reads each row's prompt first
     assert [(str(point), len(trials)) for point, trials in found] == [
         ("20 + 4 tokens", 3),
         ("20 + 4 tokens, mlx-lm", 3),
