@@ -153,10 +153,10 @@ def test_turns_alternate_and_the_reference_is_asked_only_what_it_can_do(tmp_path
     assert [(str(point), len(trials)) for point, trials in found] == [
         ("20 + 4 tokens", 3),
         ("20 + 4 tokens, mlx-lm", 3),
-        ("20 + 4 tokens, warm", 3),
+        ("20 + 4 tokens, warm prefix", 3),
         ("20 + 4 tokens, 2 rows", 3),
         ("20 + 4 tokens, 2 rows, mlx-lm", 3),
-        ("20 + 4 tokens, 2 rows, warm", 3),
+        ("20 + 4 tokens, 2 rows, warm prefix", 3),
     ]
 
 
