@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Scored
 from lattice_cli.job import Job, ScoreJob
 
-UNREAD_BYTES = 1 << 20  # some 4,000 tokens, besides what sockets and the web server hold
+UNREAD_BYTES = 8 << 20  # some 32,000 tokens: a script may make them faster than a willing reader takes them
 EVENT_BYTES = 256
 SCORE_BYTES = 128  # a token's log-probability, or one of the likeliest beside it
 

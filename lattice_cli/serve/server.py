@@ -41,6 +41,7 @@ HEADER_BYTES = 1 << 16
 LINGER_S = 2.0
 HEADERS_S = 20.0  # within which the head of a request must be here once it has begun
 BODY_S = 300.0  # and all of it
+STALL_S = 60.0  # in which a client must take something of what waits for it
 LOOK_S = 5  # between two looks at who is late
 EVICTED_SHARE = 8  # one of so many connections makes room when there are too many
 
@@ -67,6 +68,10 @@ class Channel(HTTPChannel):
         if self.request is None or self.began_s is None:
             return False
         return now_s - self.began_s > (BODY_S if self.request.headers_finished else HEADERS_S)
+
+    def stalled(self) -> bool:
+        """Nobody takes what waits here: a thread of ours may be waiting with it, and would for ever."""
+        return self.total_outbufs_len > 0 and time.time() - self.last_activity > STALL_S
 
     def handle_close(self) -> None:
         if not self.linger or not self.connected or self.socket is None:
@@ -145,6 +150,9 @@ class Listener(TcpWSGIServer):
         for channel in self._channels():
             if channel.late(time.monotonic()):
                 channel.will_close = True
+            elif channel.stalled():
+                log.info("a client took nothing for %.0f s, and its connection is closed", STALL_S)
+                channel.handle_close()  # at once: a socket that cannot be written to is not looked at again
 
     def _channels(self) -> list[Any]:
         active: Any = self.active_channels
