@@ -54,7 +54,8 @@ class Kernels(StrEnum):
 KernelsOption = Annotated[
     Kernels | None,
     typer.Option(
-        help="On a Linux CPU: our own kernels in float32 (exact), with 8-bit activations (fast), or mlx's (off) "
+        help="On a Linux CPU: our own kernels in float32 (exact), with 8-bit activations (fast), or mlx's (off); "
+        "on an NVIDIA GPU: fused steps, unless off "
         "[default: LATTICE_KERNELS, else fast]."
     ),
 ]

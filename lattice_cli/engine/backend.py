@@ -153,7 +153,7 @@ class MlxBackend:
         Who has read its prompt hears its first token with the next step: every other time no chunk comes before it.
         """
         made, read = self._decoding.step()
-        self._chunk_next = len(self._prompts) > 0 and (self._held_back or not read)
+        self._chunk_next = len(self._prompts) > 0 and (self._held_back or not read) and not self._pace.rests
         self._held_back = bool(read) and not self._held_back
         if not self._chunk_next:
             self._rhythm.end(self._began_s, len(self._decoding), 0)

@@ -10,7 +10,8 @@ time, and large ones cost everybody else time. The rule, in steps as they are me
   half of it on average, and `LONE_STEPS` where they came one by one;
 - where nobody could come (every slot is taken, as by the only row of a chat) it is as long as is efficient.
 
-Whatever the clock says, a chunk has some tokens, so that prompts are always read on. Knows seconds and counts; knows no
+Whatever the clock says, a chunk has some tokens, so that prompts are always read on. On a GPU, where launching costs
+what it costs, these are many, and chunks beside replies are rare instead of small. Knows seconds and counts; knows no
 tensors.
 
 Thread: worker
@@ -25,6 +26,7 @@ SAVED_STEPS = 8.0
 CROWD_STEPS, CROWD_S = 4.0, 60.0
 LONE_STEPS = 16.0
 FEWEST_TOKENS = 3
+MOST_OWED_STEPS = 30.0
 FIRST_TOKENS = 64  # before anything was measured
 FIRST_STEP_S = 0.005
 FALLING, RISING = 0.5, 0.2  # share of a new value; what is slow once may have been compiled, or had a neighbour
@@ -48,9 +50,12 @@ class Smoothed:
 class Pace:
     """Chooses chunks of at most `most_tokens`; with `fixed` of exactly so many while no reply is being made."""
 
-    def __init__(self, most_tokens: int, *, fixed: bool = False) -> None:
-        self._most_tokens = most_tokens
+    def __init__(self, most_tokens: int, *, fixed: bool = False, fewest_tokens: int = FEWEST_TOKENS) -> None:
+        self.most_tokens = most_tokens
         self._fixed = fixed
+        self._fewest_tokens = min(fewest_tokens, most_tokens)
+        # Where a short chunk costs as much as a long one, chunks are rare instead: see `rests`.
+        self._most_owed = 0.0 if fewest_tokens == FEWEST_TOKENS else MOST_OWED_STEPS
         self._token = Smoothed()  # one token of a prompt, in chunks of late
         self._steps: dict[int, Smoothed] = {}  # a step, by how many rows it had
         self._saved = SAVED_STEPS  # steps that prompts may still take beside replies
@@ -63,13 +68,18 @@ class Pace:
     def chunk(self, decoding: int, *, full: bool, now_s: float = 0.0) -> int:
         """Tokens to read now. `decoding` rows wait for their next token meanwhile; `full`: nobody can join them."""
         if not decoding and (full or self._fixed):
-            return self._most_tokens
+            return self.most_tokens
         if self._token.seconds is None:
-            return min(FIRST_TOKENS, self._most_tokens)
+            return min(max(FIRST_TOKENS, self._fewest_tokens), self.most_tokens)
         idle = CROWD_STEPS if now_s < self._crowd_until_s else LONE_STEPS
         limit_s = self._saved * self._step_s(decoding) if decoding else idle * self._step_s(1)
         tokens = int(limit_s / max(self._token.seconds, 1e-9))
-        return max(1, min(self._most_tokens, max(FEWEST_TOKENS, tokens)))
+        return max(1, min(self.most_tokens, max(self._fewest_tokens, tokens)))
+
+    @property
+    def rests(self) -> bool:
+        """Prompts have had more than replies have earned for them: the next step follows at once."""
+        return self._most_owed > 0 and self._saved <= 0
 
     def took(self, seconds: float, decoding: int, tokens: int, steps: int) -> None:
         """So many steps with `decoding` rows, and a chunk of `tokens`, took so long together; 0 is none of either."""
@@ -80,7 +90,7 @@ class Pace:
                 self._saved -= read_s / self._step_s(decoding)
         elif steps:
             self._steps.setdefault(decoding, Smoothed()).add(seconds / steps)
-        self._saved = min(SAVED_STEPS, max(0.0, self._saved) + BUSY_STEPS * steps)
+        self._saved = min(SAVED_STEPS, max(-self._most_owed, self._saved) + BUSY_STEPS * steps)
 
     def _step_s(self, rows: int) -> float:
         """A step with so many rows; else with the next fewer, or a share of one with more."""

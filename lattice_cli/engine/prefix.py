@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lattice_cli.engine.prefix_cuts import choose_cuts
+from lattice_cli.engine.prefix_cuts import SPACING_TOKENS, choose_cuts
 from lattice_cli.engine.prefix_kept import CacheStats, Found, Keeper, Kept
 from lattice_cli.engine.prefix_tree import Node, PrefixTree
 
@@ -36,6 +36,7 @@ class PrefixCache:
     """Entries by their ids. A budget of 0 keeps nothing. `stats` is replaced whole, so any thread may read it."""
 
     def __init__(self, keeper: Keeper | None = None, budget_bytes: int = 0) -> None:
+        self.spacing_tokens = SPACING_TOKENS  # of cuts in a long text
         self._keeper = keeper
         self._tree: PrefixTree[Entry] = PrefixTree()
         self._uses: dict[Entry, None] = {}  # least recently used first
@@ -80,7 +81,8 @@ class PrefixCache:
         """Where the reading of a prompt should stop for its state to be kept; see prefix_cuts.py."""
         if self._keeper is None or self._keeper.trims or not self.on:
             return []
-        return choose_cuts(turns, total, done, known, self.snapshot_bytes, self.stats.budget_bytes)
+        stats = self.stats
+        return choose_cuts(turns, total, done, known, self.snapshot_bytes, stats.budget_bytes, self.spacing_tokens)
 
     def keep(self, ids: Sequence[int], caches: list[Any]) -> None:
         """Keep a row's caches, which hold exactly `ids`. They stay the row's."""

@@ -106,6 +106,17 @@ def put_functions(native: Any) -> None:
     _put_in_models("gated_delta_update", update, partial(native.gated_delta_update, update))
 
 
+def put_gpu_functions() -> None:
+    """On an NVIDIA GPU: the one function that has no kernel there. Idempotent; `take_functions` undoes it."""
+    if _originals:
+        return
+    from mlx_lm.models import gated_delta as upstream
+
+    from lattice_cli.kernels.gated_delta import replacement
+
+    _put_in_models("gated_delta_update", upstream.gated_delta_update, replacement(upstream.gated_delta_update))
+
+
 def take_functions() -> None:
     """mlx's and mlx-lm's own functions again. Idempotent."""
     while _originals:

@@ -101,6 +101,8 @@ def _unwanted(home: Home) -> str | None:
     if home.kernels == "off":
         return "the native kernels are off"
     if platform.backend_name() != "cpu":
+        if platform.backend_name() == "cuda":
+            return "not needed: steps of llama, qwen3 and qwen3_5 are fused on the GPU"
         return "the native kernels are for CPUs, and mlx computes on a GPU"
     return None
 

@@ -168,6 +168,7 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
 
             if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu()):
                 log.info("%s", reason)
+                note = f"decoding is as fast as mlx-lm's, not faster: {reason}"
     return (note,) if note else ()
 
 

@@ -176,3 +176,20 @@ def test_a_rest_between_two_requests_is_no_slow_step() -> None:
     rhythm.end(100.0, 0, 10)
     rhythm.begin(100.01)  # 1 ms a token
     assert pace.chunk(1, full=False) == pytest.approx(SAVED_STEPS * 10, abs=2)
+
+
+def test_where_short_chunks_cost_as_much_as_long_ones_they_are_rare() -> None:
+    """As on a GPU: a chunk takes ten steps whatever its length."""
+    pace = Pace(2048, fewest_tokens=512)
+    for _ in range(20):
+        pace.took(0.001, 1, 0, 1)
+    chunks = 0
+    for _ in range(100):
+        if pace.rests:
+            pace.took(0.001, 1, 0, 1)
+            continue
+        assert pace.chunk(1, full=False) >= 512
+        pace.took(0.011, 1, 512, 1)
+        chunks += 1
+    assert 10 <= chunks <= 25
+    assert not Pace(2048).rests and pace.chunk(0, full=False) >= 512

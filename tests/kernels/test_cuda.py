@@ -285,6 +285,48 @@ def test_an_old_gpu_and_none_are_told() -> None:
     assert "driver" in str(cuda_gpu.fuse_checked(llama(), None))
 
 
+@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
+@pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 2), (1, 3), (2, 4)])
+@pytest.mark.parametrize("tokens", [1, 16, 17, 70])
+def test_the_scan_is_mlx_lms(emulator: None, dtype: Any, key_heads: int, value_heads: int, tokens: int) -> None:
+    """Over random inputs, with and without a mask and a state to begin with, ragged rows among them."""
+    from mlx_lm.models.gated_delta import gated_delta_update as theirs
+    from mlx_lm.models.gated_delta import normalize_qk
+
+    from lattice_cli.kernels.gated_delta import gated_delta_update as ours
+
+    mx.random.seed(tokens)
+    rows, key_dim, value_dim = 2, 32, 16
+    q, k = (mx.random.normal((rows, tokens, key_heads, key_dim)).astype(dtype) for _ in range(2))
+    q, k = normalize_qk(q, k, inv_scale=key_dim**-0.5, eps=1e-6)
+    v = mx.random.normal((rows, tokens, value_heads, value_dim)).astype(dtype)
+    a, b = (mx.random.normal((rows, tokens, value_heads)).astype(dtype) for _ in range(2))
+    rates = mx.log(mx.random.uniform(0.1, 4, (value_heads,))), mx.random.normal((value_heads,))
+    state = mx.random.normal((rows, value_heads, value_dim, key_dim))
+    mask = mx.arange(tokens)[None] < mx.array([[tokens], [max(1, tokens // 2)]])
+    wide = [one.astype(mx.float32) for one in (q, k, v, a, b)]
+    for given, hidden in ((None, None), (state, None), (state, mask)):
+        want, after = theirs(*wide, *rates, given, hidden)
+        got, end = ours(lambda *_: pytest.fail("the original was called"), q, k, v, a, b, *rates, given, hidden)
+        shown = mx.ones((rows, tokens), dtype=mx.bool_) if hidden is None else hidden
+        limit = 1e-4 if dtype == mx.float32 else 1e-2
+        assert got.dtype == dtype and float(mx.abs(end - after).max()) < limit * float(mx.abs(after).max())
+        off = mx.abs(got.astype(mx.float32) - want) * shown[..., None, None]
+        assert float(off.max()) < limit * float(mx.abs(want).max())
+
+
+def test_a_scan_of_another_kind_is_left_to_mlx_lm() -> None:
+    from lattice_cli.kernels.gated_delta import gated_delta_update
+
+    q, v, a = mx.zeros((1, 2, 1, 48)), mx.zeros((1, 2, 1, 16)), mx.zeros((1, 2, 1))
+    for others in ({"q": q}, {"lower_bound": -5.0}, {"v": mx.zeros((1, 2, 1, 8))}, {"use_kernel": False}):
+        given = {"q": mx.zeros((1, 2, 1, 32)), "v": v} | {
+            name: others.pop(name) for name in ("q", "v") if name in others
+        }
+        seen = gated_delta_update(lambda *_, **__: "theirs", given["q"], given["q"], given["v"], a, a, a, a, **others)
+        assert seen == "theirs"
+
+
 def test_products_are_shared_so_that_all_columns_are_read() -> None:
     for rows, columns in ((8224, 1024), (1024, 3584), (248_320, 1024), (5120, 17_408), (96, 128)):
         for layout in (Layout(16, 64), Layout(8, 32), Layout(4, 64)):
