@@ -5,7 +5,7 @@
 #
 # Needs smollm2-135m (`lattice pull smollm2-135m`), `lattice` and `python` of one environment on the PATH, matplotlib
 # for the figures, and a llama-server (docs/benchmarks.md says how it is built). Takes half an hour on two cores.
-# OUT has a record for each visit of each server, and the report.
+# OUT has a record for each visit of each server, and the report. PARTS=short leaves the long prompts out (ten minutes).
 set -eu
 out=$1
 port=${PORT:-18435}
@@ -37,17 +37,21 @@ visit() { # SERVER NAME OPTIONS...: a process of its own, measured, ended
   wait "$pid" 2> /dev/null || true
 }
 
-short="--prompt-tokens 64 --tokens 32 --no-strain"
-visit lattice lattice-1 $short
-visit llama-server llama-server-1 $short
-visit mlx_lm.server mlx_lm-1 $short --trials 1 --warmups 0
-visit mlx_lm.server mlx_lm-2 $short --trials 1 --warmups 0
-visit llama-server llama-server-2 $short
-visit lattice lattice-2 $short
-long="--prompt-tokens 512 --tokens 128"
-visit lattice lattice-long-1 $long
-visit llama-server llama-server-long-1 $long
-visit llama-server llama-server-long-2 $long
-visit lattice lattice-long-2 $long
-(cd "$out" && lattice bench report lattice-[12].json llama-server-[12].json mlx_lm-[12].json --out short)
-(cd "$out" && lattice bench report lattice-long-*.json llama-server-long-*.json --out long)
+case ${PARTS:-short long} in *short*)
+  short="--prompt-tokens 64 --tokens 32 --no-strain --trials 3"
+  visit lattice lattice-1 $short
+  visit llama-server llama-server-1 $short
+  visit mlx_lm.server mlx_lm-1 $short --trials 1 --warmups 0
+  visit mlx_lm.server mlx_lm-2 $short --trials 1 --warmups 0
+  visit llama-server llama-server-2 $short
+  visit lattice lattice-2 $short
+  (cd "$out" && lattice bench report lattice-[12].json llama-server-[12].json mlx_lm-[12].json --out short) ;;
+esac
+case ${PARTS:-short long} in *long*)
+  long="--prompt-tokens 512 --tokens 128 --trials 3"
+  visit lattice lattice-long-1 $long
+  visit llama-server llama-server-long-1 $long
+  visit llama-server llama-server-long-2 $long
+  visit lattice lattice-long-2 $long
+  (cd "$out" && lattice bench report lattice-long-*.json llama-server-long-*.json --out long) ;;
+esac

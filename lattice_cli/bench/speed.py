@@ -10,6 +10,7 @@ Thread: any
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -137,7 +138,7 @@ def run_point(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, gauges: 
     Raises: what the engine failed with; BenchError for a reply without tokens.
     """
     for at in range(-plan.warmups, plan.trials):
-        first = plan.seed + (at + plan.warmups) * point.rows * 2
+        first = plan.seed + _pages(point) + (at + plan.warmups) * point.rows * 2
         prompts = [_prompt(card, run, point, first + 2 * row) for row in range(point.rows)]
         gauges.watch.begin(plan.wait_quiet_s if at >= 0 else 0.0)
         if gauges.meter is not None:
@@ -148,6 +149,12 @@ def run_point(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, gauges: 
             joules = gauges.meter.end() if gauges.meter is not None else None
         if at >= 0:
             yield Trial(rows, gauges.watch.end(), joules)
+
+
+def _pages(point: Point) -> int:
+    """Where a point's numbers begin: no two points share a prompt's beginning, so cold is cold. Engines share them."""
+    told = (point.prompt_tokens, point.tokens, point.rows, point.grammar, point.prefix)
+    return zlib.crc32(repr(told).encode()) % 100_000 * 997
 
 
 def _prompt(card: ModelCard, run: Run, point: Point, number: int) -> Prompt:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sqlite3
 import stat
@@ -395,7 +396,11 @@ def test_a_shell_completes_models_sessions_and_options(tmp_path: Path, model: st
 
 def test_completion_is_installed_by_an_option(tmp_path: Path) -> None:
     done = subprocess.run(
-        [*LATTICE, "--install-completion", "bash"],
+        [
+            "bash",
+            "-c",
+            f"{shlex.join(LATTICE)} --install-completion && true",
+        ],  # which shell it is it sees by its parent
         capture_output=True,
         text=True,
         env=environment(tmp_path / "home", HOME=str(tmp_path)),

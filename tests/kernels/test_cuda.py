@@ -145,7 +145,13 @@ NETWORKS = {
 }
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+LONG = ("qwen3.5, 4 bits", "llama, float16")  # what they have is in the others, too, in other company
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in NETWORKS],
+)
 def pair(emulator: None, request: pytest.FixtureRequest) -> Pair:
     return NETWORKS[request.param]()
 
