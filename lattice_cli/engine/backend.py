@@ -164,7 +164,12 @@ class MlxBackend:
     def _read(self) -> list[Progress | Emitted]:
         """One chunk over all rows in prefill."""
         self._chunk_next = False
-        chunk = self._pace.chunk(len(self._decoding), full=len(self._rows) >= self._max_rows, now_s=self._began_s)
+        chunk = self._pace.chunk(
+            len(self._decoding),
+            full=len(self._rows) >= self._max_rows,
+            now_s=self._began_s,
+            waiting=len(self._prompts),
+        )
         read = self._prompts.read(chunk)
         self._rhythm.end(self._began_s, len(self._decoding), self._prompts.chunk_tokens)
         outcomes: list[Progress | Emitted] = [Progress(lane.job_id, done, len(lane.ids)) for lane, done in read]

@@ -5,7 +5,8 @@ time, and large ones cost everybody else time. The rule, in steps as they are me
 
 - while replies are being made, each step of theirs earns `BUSY_STEPS` for prompts, so tokens come 2.5 times as far
   apart where a long prompt is read beside them; what is not used is kept up to `SAVED_STEPS`, and a short prompt is
-  read at once;
+  read at once; where several rows wait for their first token it is `CROWD_WEIGHT` times more for each beyond the first,
+  by the rows that have it: small chunks would cost a crowd more than they save;
 - while none is, a chunk takes at most `CROWD_STEPS` where of late one request met another, for a newcomer waits for
   half of it on average, and `LONE_STEPS` where they came one by one;
 - where nobody could come (every slot is taken, as by the only row of a chat) it is as long as is efficient.
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 BUSY_STEPS = 1.5
 SAVED_STEPS = 8.0
+CROWD_WEIGHT = 12.0  # see docs/log.md, "A pace for one newcomer"
 CROWD_STEPS, CROWD_S = 4.0, 60.0
 LONE_STEPS = 16.0
 FEWEST_TOKENS = 3
@@ -59,20 +61,24 @@ class Pace:
         self._token = Smoothed()  # one token of a prompt, in chunks of late
         self._steps: dict[int, Smoothed] = {}  # a step, by how many rows it had
         self._saved = SAVED_STEPS  # steps that prompts may still take beside replies
+        self._weight = 1.0  # how many times more prompts have of a step now
         self._crowd_until_s = float("-inf")
 
     def met(self, now_s: float) -> None:
         """A request came while another was there."""
         self._crowd_until_s = now_s + CROWD_S
 
-    def chunk(self, decoding: int, *, full: bool, now_s: float = 0.0) -> int:
-        """Tokens to read now. `decoding` rows wait for their next token meanwhile; `full`: nobody can join them."""
+    def chunk(self, decoding: int, *, full: bool, now_s: float = 0.0, waiting: int = 1) -> int:
+        """Tokens to read now. `decoding` rows wait for their next token meanwhile, and `waiting` ones for their first;
+        `full`: nobody can join them.
+        """
+        self._weight = max(1.0, CROWD_WEIGHT * (waiting - 1) / decoding) if decoding else 1.0
         if not decoding and (full or self._fixed):
             return self.most_tokens
         if self._token.seconds is None:
             return min(max(FIRST_TOKENS, self._fewest_tokens), self.most_tokens)
         idle = CROWD_STEPS if now_s < self._crowd_until_s else LONE_STEPS
-        limit_s = self._saved * self._step_s(decoding) if decoding else idle * self._step_s(1)
+        limit_s = self._saved * self._weight * self._step_s(decoding) if decoding else idle * self._step_s(1)
         tokens = int(limit_s / max(self._token.seconds, 1e-9))
         return max(1, min(self.most_tokens, max(self._fewest_tokens, tokens)))
 
@@ -87,7 +93,7 @@ class Pace:
             read_s = seconds - steps * self._step_s(decoding)
             self._token.add(max(read_s, seconds / 4) / tokens)
             if steps:
-                self._saved -= read_s / self._step_s(decoding)
+                self._saved -= read_s / self._step_s(decoding) / self._weight
         elif steps:
             self._steps.setdefault(decoding, Smoothed()).add(seconds / steps)
         self._saved = min(SAVED_STEPS, max(-self._most_owed, self._saved) + BUSY_STEPS * steps)

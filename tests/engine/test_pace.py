@@ -193,3 +193,13 @@ def test_where_short_chunks_cost_as_much_as_long_ones_they_are_rare() -> None:
         chunks += 1
     assert 10 <= chunks <= 25
     assert not Pace(2048).rests and pace.chunk(0, full=False) >= 512
+
+
+def test_a_crowd_that_waits_is_read_in_long_chunks() -> None:
+    """One newcomer costs a stream little; six of them in small chunks would cost everybody more than they save."""
+    pace = Pace(2048)
+    for _ in range(20):
+        pace.took(0.004, 2, 0, 1)
+        pace.took(0.008, 2, 10, 1)
+    one, six = pace.chunk(2, full=False, waiting=1), pace.chunk(2, full=False, waiting=6)
+    assert six > 10 * one
