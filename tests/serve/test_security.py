@@ -225,9 +225,9 @@ def test_all_origins_may_read_but_bring_no_credentials() -> None:
         ["--api-key", "a b"],
         ["--cors-origin", "localhost:3000"],
         ["--cors-origin", "http://localhost:3000/"],
-        ["--unix-socket", "/tmp/x", "--host", "127.0.0.1"],
-        ["--unix-socket", "/tmp/x", "--port", "0"],
-        ["--unix-socket", "/tmp/x", "--allow-host", "a"],
+        ["--unix-socket", "lattice.sock", "--host", "127.0.0.1"],
+        ["--unix-socket", "lattice.sock", "--port", "0"],
+        ["--unix-socket", "lattice.sock", "--allow-host", "a"],
     ],
 )
 def test_options_that_cannot_be_are_usage_errors(tmp_path: Path, arguments: list[str]) -> None:

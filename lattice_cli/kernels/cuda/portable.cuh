@@ -6,7 +6,6 @@
 #ifndef LATTICE_EMULATED
 
 #define DEV __device__ __forceinline__
-#define DEV_CALLED __device__ __forceinline__
 
 using u8 = unsigned char;
 using u16 = unsigned short;
@@ -73,7 +72,6 @@ template <bool HALF>
 DEV u32 narrow2(float low, float high) {
   return u32(narrow<HALF>(low)) | u32(narrow<HALF>(high)) << 16;
 }
-DEV float as_float(u32 bits) { return __uint_as_float(bits); }
 
 // All blocks arrive before one goes on. `arrivals` only ever grows; all blocks must be on the GPU at once, so there are
 // no more of them than multiprocessors. A grid that waits for seconds has lost a block: it ends with a trap.

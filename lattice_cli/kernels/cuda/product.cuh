@@ -311,22 +311,3 @@ DEV void product(int rows, const Matrix& w, const Matrix& second, int splits, Re
   }
   if (!waited) ready();
 }
-
-// Asks for the weights of a block's first unit of a product that comes after the next barrier.
-template <class C, class L, int SHARES, bool PAIRED>
-DEV void warm(const Matrix& w, const Matrix& second, int splits) {
-  constexpr int TILES = C::WARPS / SHARES, ROWS = PAIRED ? 8 : 16;
-  const int batches = ceil_div(ceil_div(w.rows, ROWS), TILES), width = w.columns / splits;
-  const int unit = block_index();
-  if (unit >= batches * splits) return;
-  const int first = unit % batches * TILES * ROWS, bytes = width * L::BITS / 8, lines = ceil_div(bytes, 128);
-  const long pitch = long(w.columns) * L::BITS / 8, begin = long(unit / batches) * bytes;
-#pragma unroll 1
-  for (int i = thread_index(); i < TILES * ROWS * lines; i += C::WARPS * 32) {
-    const int row = first + i / lines;
-    if (row >= w.rows) break;
-    const long at = row * pitch + begin + i % lines * 128;
-    prefetch(w.weights + at);
-    if (PAIRED) prefetch(second.weights + at);
-  }
-}

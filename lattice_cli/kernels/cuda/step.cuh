@@ -137,7 +137,7 @@ struct Step {
 
   // Sums of squares of the hidden states into shared memory, the states themselves to `to`: row r by block r.
   // Several warps share a row while there are fewer rows than warps. `kept` gets a lane's numbers, as far as they fit.
-  DEV_CALLED int measure(const Residual& h, float* to, float4 kept[KEPT]) const {
+  DEV int measure(const Residual& h, float* to, float4 kept[KEPT]) const {
     const int warp = thread_index() / 32, lane = thread_index() % 32;
     int crowd = C::WARPS;  // warps of a row
     while (crowd > 1 && C::WARPS / crowd < rows) crowd /= 2;
@@ -183,7 +183,7 @@ struct Step {
 
   // Columns of the normalised hidden states into shared memory.
   template <class L>
-  DEV_CALLED void stage_normed(const Residual& h, const float* weight, int crowd, const float4 kept[KEPT], int begin,
+  DEV void stage_normed(const Residual& h, const float* weight, int crowd, const float4 kept[KEPT], int begin,
                         int length) const {
     const int warp = thread_index() / 32, lane = thread_index() % 32;
     if (length == H && rows * crowd <= C::WARPS && crowd * 128 * KEPT >= H) {  // all of it is in registers
@@ -206,7 +206,7 @@ struct Step {
   }
 
   // The same for many rows, once for all blocks: normalised numbers to `normed()`.
-  DEV_CALLED void settle(const Residual& h, float* to, const float* weight) const {
+  DEV void settle(const Residual& h, float* to, const float* weight) const {
     if (block_index() < rows) {
       float* sums = S::misc();
 #pragma unroll 1
@@ -263,7 +263,7 @@ struct Step {
 
   // Columns that are already 16-bit numbers.
   template <class L>
-  DEV_CALLED void stage_plain(const u16* from, int width, int begin, int length) const {
+  DEV void stage_plain(const u16* from, int width, int begin, int length) const {
 #pragma unroll 1
     for (int i = thread_index(); i < rows * length / 8; i += THREADS) {
       const int row = i / (length / 8), k = i % (length / 8) * 8;
@@ -306,7 +306,7 @@ struct Step {
   }
 
   // Columns of the recurrent layer's output whose heads several blocks have made.
-  DEV_CALLED void stage_gated(const float* weight, int begin, int length) const {
+  DEV void stage_gated(const float* weight, int begin, int length) const {
     const int warp = thread_index() / 32, lane = thread_index() % 32, heads = length / C::VALUE_DIM;
 #pragma unroll 1
     for (int i = warp; i < rows * heads; i += C::WARPS) {
@@ -338,7 +338,7 @@ struct Step {
 
   // A recurrent layer's own work: convolution, gates, and the delta rule on the states of (row, head, share of the
   // values). https://arxiv.org/abs/2412.06464, as Qwen3.5 has it.
-  DEV_CALLED void delta_rule(const u8* layer, const Places& at, int index) const {
+  DEV void delta_rule(const u8* layer, const Places& at, int index) const {
     constexpr int KD = C::KEY_DIM, EACH = KD / 32, RATIO = C::VALUE_HEADS / C::KEY_HEADS;
     const int shares = head_shares(), width = C::VALUE_DIM / shares, warp = thread_index() / 32, lane = thread_index() % 32;
     float *q = S::misc(), *k = q + KD, *v = k + KD, *norms = v + C::VALUE_DIM, *results = norms + 2;
@@ -459,7 +459,7 @@ struct Step {
     sync_warp();
   }
 
-  DEV_CALLED void attend(const u8* layer, const Places& at, int index) const {
+  DEV void attend(const u8* layer, const Places& at, int index) const {
     constexpr int D = C::HEAD_DIM, EACH = D / 32;
     const int warp = thread_index() / 32, lane = thread_index() % 32;
     float* heads = reinterpret_cast<float*>(S::rows());        // (TOGETHER + 1, D): queries, the new key
@@ -554,7 +554,7 @@ struct Step {
   }
 
   // The parts of each head together, times its gate: a warp for 32 columns of a head, whose lanes first weigh a part each.
-  DEV_CALLED void join_parts() const {
+  DEV void join_parts() const {
     constexpr int D = C::HEAD_DIM, PIECES = D / 32;
     const int lane = thread_index() % 32, warps = block_count() * C::WARPS;
     float* weights = S::misc() + thread_index() / 32 * C::MOST_PARTS;

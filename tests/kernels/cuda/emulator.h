@@ -15,7 +15,6 @@
 
 #define LATTICE_EMULATED
 #define DEV inline
-#define DEV_CALLED inline
 
 using u8 = unsigned char;
 using u16 = unsigned short;
