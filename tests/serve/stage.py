@@ -212,8 +212,10 @@ class Raw:
         return self.send("\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data)
 
     def until(self, wanted: bytes, times: int = 1) -> bytes:
-        """Read until `wanted` has come so many times; all that came so far."""
+        """Read until `wanted` has come so many times; all that came so far. Keep-alives do not put the end off."""
+        until_s = time.monotonic() + 3 * LIMIT_S
         while self.heard.count(wanted) < times:
+            assert time.monotonic() < until_s, f"{wanted!r} did not come, but {self.heard!r}"
             data = self.socket.recv(65536)
             assert data, f"closed before {wanted!r} came, after {self.heard!r}"
             self.heard += data
@@ -221,7 +223,9 @@ class Raw:
 
     def rest(self) -> bytes:
         """Read to the end of the connection."""
+        until_s = time.monotonic() + 3 * LIMIT_S
         while data := self.socket.recv(65536):
+            assert time.monotonic() < until_s, f"no end after {self.heard[-200:]!r}"
             self.heard += data
         return self.heard
 

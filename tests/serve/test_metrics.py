@@ -115,13 +115,14 @@ def test_rows_and_queue_are_told_and_come_back_to_nothing() -> None:
 
 def test_metrics_answer_while_every_place_is_taken() -> None:
     with served(engine=EngineSettings(max_rows=1, max_pending=1)) as house, house.client() as client:
-        clients = [house.raw().post(body("hang", stream=True)) for _ in range(2)]
-        clients[0].until(b'"content":"a"')
+        running = house.raw().post(body("hang", stream=True))
+        running.until(b'"content":"a"')  # has the row, before the other can take it
+        waiting = house.raw().post(body("hang", stream=True))
         eventually(lambda: figures(client)["lattice_queue_depth"] == 1)
         assert client.post(PATH, json=body()).status_code == 429
         assert figures(client)[f"lattice_http_requests_total{{method=POST,route={PATH},status=429}}"] == 1
-        for one in clients:
-            one.close()
+        running.close()
+        waiting.close()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
