@@ -19,7 +19,7 @@ from lattice_cli.engine.reply import Score
 from lattice_cli.engine.row import Row
 
 if TYPE_CHECKING:
-    from lattice_cli.engine.lane import Lane
+    from lattice_cli.engine.lane import Lane, Portion
 
 
 TIDY_S = 0.2  # without rows, until what is left for then is done
@@ -77,7 +77,8 @@ class Backend(Protocol):
 class MlxBackend:
     """A batch of rows on an mlx-lm model.
 
-    One forward pass for all decoding rows and one chunk for the rows in prefill, by turns. A row's random
+    One forward pass for all decoding rows and one chunk for the rows in prefill: the same pass where the network's
+    state can (`DecoderState.joins`), else by turns. A row's random
     numbers come from (seed, choice, position), so its company changes nothing beyond float error, and nothing
     at all on the fused kernels. A chunk is at most `prefill_chunk` tokens over all rows, as `pace` has it.
     `before_step` is called before each step, on the worker thread. What rows have read is found and left in `prefix`
@@ -107,8 +108,14 @@ class MlxBackend:
         self._fresh_rows = 0  # that came since the last step, as those of one request do
         self._held_back = False  # no chunk came after the last step, for the sake of a first token
         self._prefix = prefix or PrefixCache()
-        self._alone = not mergeable(make_caches(network))
+        caches = make_caches(network)
+        self._alone = not mergeable(caches)
+        self._joins = bool(getattr(caches[0], "joins", False))
         self._rows: dict[str, Row] = {}
+        self._under_way: list[Portion] = []  # read by the newest pass, which may run still
+        self._ending: list[Lane] = []  # rows whose prompt ends with it
+        self._told: list[Progress | Emitted] = []
+        self._fault: Exception | None = None
         self.reset()
         self._unwire = _wire_memory()
 
@@ -116,6 +123,7 @@ class MlxBackend:
         from lattice_cli.engine.lane import Lane
         from lattice_cli.engine.sampling import row_processors, row_sampler
 
+        self._settle()
         sampler = row_sampler(row.job, position=len(row.emitted))
         processors = row_processors(row.job, row.budget(), row.end_ids)
         guide, turns = row.begin_guide(), row.job.prompt.cuts
@@ -133,19 +141,36 @@ class MlxBackend:
     def advance(self) -> list[Progress | Emitted]:
         if not len(self._prompts) and not len(self._decoding):
             return self._tidy()
+        if self._fault is not None:
+            raise self._fault
         self._before_step()
         self._fresh_rows = 0
+        if self._joins:
+            return self._pass()
         if not self._chunk_next or not len(self._prompts):
-            self._began_s = time.perf_counter()
-            self._rhythm.begin(self._began_s)
-            ready = self._prompts.take_finished(max(0, 1 - len(self._decoding)) if self._alone else None)
-            for lane in ready:
-                self._tell_cached(lane)
-                self._prefix.count(lane.cached)
-            self._decoding.add(ready)
+            self._begin()
+            self._decoding.add(self._ready(max(0, 1 - len(self._decoding)) if self._alone else None))
             if len(self._decoding):
                 return self._step()
-        return self._read()
+        self._chunk_next = False
+        chosen = self._choose()
+        self._rhythm.end(self._began_s, len(self._decoding), self._prompts.chunk_tokens)
+        return self._read(chosen)
+
+    def _begin(self) -> None:
+        self._began_s = time.perf_counter()
+        self._rhythm.begin(self._began_s)
+
+    def _ready(self, most: int | None = None) -> list[Lane]:
+        """Rows that have read their prompts."""
+        ready = self._prompts.take_finished(most)
+        self._count(ready)
+        return ready
+
+    def _count(self, lanes: list[Lane]) -> None:
+        for lane in lanes:
+            self._tell_cached(lane)
+            self._prefix.count(lane.cached)
 
     def _step(self) -> list[Progress | Emitted]:
         """A token for each row; the pass that makes the next ones runs on meanwhile.
@@ -158,23 +183,60 @@ class MlxBackend:
         if not self._chunk_next:
             self._rhythm.end(self._began_s, len(self._decoding), 0)
         self._prefix.trust()
-        outcomes: list[Progress | Emitted] = [Emitted(lane.job_id, token, score) for lane, token, score in made]
-        return outcomes + [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
+        return _outcomes(made, read)
 
-    def _read(self) -> list[Progress | Emitted]:
-        """One chunk over all rows in prefill."""
-        self._chunk_next = False
+    def _pass(self) -> list[Progress | Emitted]:
+        """A token for each row, and a chunk of the prompts in the same pass, which runs on meanwhile."""
+        self._settle()
+        self._begin()
+        self._decoding.add(self._ready())
+        decoding = len(self._decoding)
+        chosen = self._choose() if len(self._prompts) else []
+        tokens = self._prompts.chunk_tokens if chosen else 0
+        ending = self._prompts.take_ending(chosen)
+        self._count(ending)
+        self._decoding.add(ending)
+        chunk = [portion for portion in chosen if portion.lane not in ending]
+        self._rhythm.end(self._began_s, decoding, tokens)
+        told, self._told = self._told, []
+        if not len(self._decoding):
+            return told + self._read(chunk)
+        made, read = self._decoding.step(chunk)
+        self._prefix.trust()
+        self._under_way, self._ending = chunk, ending
+        return told + _outcomes(made, read)
+
+    def _settle(self) -> None:
+        """Wait for the chunks that the newest pass reads. A fault is raised by the next `advance`, which owns it."""
+        import mlx.core as mx
+
+        chunk, ending = self._under_way, self._ending
+        self._under_way, self._ending = [], []
+        if not chunk and not ending:
+            return
+        try:
+            mx.eval(self._decoding.state, [portion.lane.caches[0].state for portion in chunk])
+        except Exception as fault:  # noqa: BLE001
+            self._fault = fault
+            return
+        self._decoding.keep(ending, self._leave)
+        self._told += [Progress(lane.job_id, done, len(lane.ids)) for lane, done in self._prompts.settle(chunk)]
+        self._prefix.trust()
+
+    def _choose(self) -> list[Portion]:
         chunk = self._pace.chunk(
             len(self._decoding),
             full=len(self._rows) >= self._max_rows,
             now_s=self._began_s,
             waiting=len(self._prompts),
         )
-        read = self._prompts.read(chunk)
-        self._rhythm.end(self._began_s, len(self._decoding), self._prompts.chunk_tokens)
-        outcomes: list[Progress | Emitted] = [Progress(lane.job_id, done, len(lane.ids)) for lane, done in read]
+        return self._prompts.choose(chunk)
+
+    def _read(self, chosen: list[Portion]) -> list[Progress | Emitted]:
+        """One chunk over all rows in prefill."""
+        read = self._prompts.read(chosen)
         self._prefix.trust()
-        return outcomes
+        return [Progress(lane.job_id, done, len(lane.ids)) for lane, done in read]
 
     def _tidy(self) -> list[Progress | Emitted]:
         """What is left to do when there are no rows."""
@@ -184,6 +246,7 @@ class MlxBackend:
         return []
 
     def remove(self, job_ids: Sequence[str]) -> None:
+        self._settle()
         gone, leave = set(job_ids), self._leave if self._prefix.on else None
         self._prompts.remove(gone, leave)
         self._decoding.remove(gone, leave)
@@ -209,6 +272,7 @@ class MlxBackend:
         self._prompts = PromptBatch(self._network, partial(make_caches, self._network), self._prefix)
         self._decoding = DecodeBatch(self._network)
         self._chunk_next = self._held_back = False
+        self._under_way, self._ending, self._told, self._fault = [], [], [], None
         self._fresh_rows = 0
         self._rhythm.rest()
         self._rows.clear()
@@ -232,6 +296,11 @@ class MlxBackend:
         self.reset()
         self._prefix.close()
         self._network = None
+
+
+def _outcomes(made: list[tuple[Lane, int, Score | None]], read: list[Lane]) -> list[Progress | Emitted]:
+    outcomes: list[Progress | Emitted] = [Emitted(lane.job_id, token, score) for lane, token, score in made]
+    return outcomes + [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in read]
 
 
 def _wire_memory() -> Callable[[], None]:

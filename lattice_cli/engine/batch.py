@@ -1,5 +1,8 @@
 """The rows that decode together on a network (those that read their prompts are in prefill.py).
 
+Where the network takes rows of any lengths in one pass (`DecoderState.joins`), a pass of theirs has chunks of other
+rows' prompts, too, and the end of its prompt for a row that begins: the weights are read once for all.
+
 Works with any caches that have mlx-lm 0.32's batch protocol (merge, extend, filter). Knows tensors and slots; knows
 no text and no queue.
 
@@ -9,12 +12,13 @@ Thread: worker
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import mlx.core as mx
 import numpy as np
 
-from lattice_cli.engine.lane import Lane, Leave, mergeable, merged, split
+from lattice_cli.engine.lane import Lane, Leave, Portion, mergeable, merged, split
 from lattice_cli.engine.logprobs import Scores
 from lattice_cli.engine.reply import Score
 from lattice_cli.engine.vocabulary import Mask
@@ -37,8 +41,15 @@ class DecodeBatch:
     def __len__(self) -> int:
         return len(self._lanes)
 
+    @property
+    def state(self) -> list[Any]:
+        """What must be evaluated for all passes to have run."""
+        return [cache.state for cache in self._caches]
+
     def add(self, lanes: Sequence[Lane]) -> None:
-        """Take in rows that have read all but the last token of their prompts."""
+        """Take in rows that have read all but the last token of their prompts; where passes are joined, what is left
+        may be more.
+        """
         if not lanes:
             return
         last = mx.array([lane.ids[-1] for lane in lanes], dtype=mx.uint32)
@@ -55,15 +66,16 @@ class DecodeBatch:
         self._lanes += lanes
         self._fresh |= {lane.job_id for lane in lanes}
 
-    def step(self) -> tuple[list[tuple[Lane, int, Score | None]], list[Lane]]:
+    def step(self, chunk: Sequence[Portion] = ()) -> tuple[list[tuple[Lane, int, Score | None]], list[Lane]]:
         """One forward pass: (row, token, score) of the pass before, and the rows whose prompt ended with this one.
+        `chunk` is read in the same pass; what it was can be evaluated by its caches.
 
         Where a row has a grammar, the pass runs while the host waits for the tokens before it, reads them and fills
         the masks; only the draw comes after.
         """
         assert self._inputs is not None
         inputs = self._inputs
-        logits = self._network(inputs[:, None], cache=self._caches)[:, -1, :]  # (rows, vocabulary)
+        logits = self._forward(inputs, chunk)
         masks: list[Mask | None] = [None] * len(self._lanes)
         if any(lane.guide for lane in self._lanes):
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
@@ -84,6 +96,33 @@ class DecodeBatch:
         read = [lane for lane in self._lanes if lane.job_id in self._fresh]
         self._fresh.clear()
         return made, read
+
+    def _forward(self, inputs: mx.array, chunk: Sequence[Portion]) -> mx.array:
+        """Logits (rows, vocabulary) after `inputs`, (rows,)."""
+        tails = [lane.ids[lane.done : -1] if lane.job_id in self._fresh else [] for lane in self._lanes]
+        if not chunk and not any(tails):
+            return self._network(inputs[:, None], cache=self._caches)[:, -1, :]  # type: ignore[no-any-return]
+        parts = [[*tail, 0] for tail in tails] + [portion.ids for portion in chunk]
+        counts = [len(part) for part in parts]
+        ids = mx.array([token for part in parts for token in part], dtype=mx.uint32)
+        ends = list(accumulate(counts[: len(tails)]))
+        ids[mx.array(ends) - 1] = inputs
+        (own,) = self._caches
+        caches = [own, *(portion.lane.caches[0] for portion in chunk)]
+        joined = own.merge(caches)
+        joined.join(counts, len(tails))
+        logits = self._network(ids[None], cache=[joined])[:, -1, :]
+        for cache in caches:
+            cache.follow(joined)
+        for lane in self._lanes:
+            lane.done = max(lane.done, len(lane.ids) - 1)
+        return logits  # type: ignore[no-any-return]
+
+    def keep(self, lanes: Sequence[Lane], leave: Leave) -> None:
+        """Give `leave` what such rows of this batch have read by now."""
+        for index, lane in enumerate(self._lanes):
+            if lane in lanes:
+                leave(lane.job_id, lane.ids, split(self._caches, index, len(self._lanes)))
 
     def _follow(self, fed: list[int]) -> list[Mask | None]:
         """Tell the grammars the newest tokens; what each of them allows next."""

@@ -51,6 +51,18 @@ class Lane:
         return len(self.ids) - 1 - self.done
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """`count` tokens of a row's prompt, which one pass reads."""
+
+    lane: Lane
+    count: int
+
+    @property
+    def ids(self) -> list[int]:
+        return self.lane.ids[self.lane.done : self.lane.done + self.count]
+
+
 @dataclass(eq=False, slots=True)
 class Stem:
     """One prompt of several rows. `lane` reads all of it but its last token; then every row gets a copy of its

@@ -16,7 +16,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from lattice_cli.engine.lane import Lane, Leave, Stem, merged
+from lattice_cli.engine.lane import Lane, Leave, Portion, Stem, merged
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_tree import common
 from lattice_cli.engine.row import Choices
@@ -27,7 +27,8 @@ FOLLOWED_TOKENS = 32  # so many more must come of waiting for another row's read
 
 
 class PromptBatch:
-    """Rows that read their prompts, a chunk at a time over all of them. `fresh` makes the empty caches of one row."""
+    """Rows that read their prompts, a chunk at a time over all of them, in passes of their own or in those of the rows
+    that decode. `fresh` makes the empty caches of one row."""
 
     def __init__(self, network: Any, fresh: Callable[[], list[Any]], prefix: PrefixCache) -> None:
         self._network = network
@@ -59,46 +60,75 @@ class PromptBatch:
         if stem.read:
             self._lanes += stem.branch()
 
-    def read(self, chunk: int) -> list[tuple[Lane, int]]:
-        """Read one chunk: the rows it was for, and how much of each is read. The shortest rest comes first;
-        after `PATIENCE` such chunks one goes to who has waited longest, so that long prompts get on too. Where a prompt
-        ends with this chunk, no other is begun for the sake of a full one: somebody waits for its first token.
+    def choose(self, chunk: int) -> list[Portion]:
+        """What the next pass should read of which rows. The shortest rest comes first; after `PATIENCE` such chunks
+        one goes to who has waited longest, so that long prompts get on too. Where a prompt ends with this chunk, no
+        other is begun for the sake of a full one: somebody waits for its first token.
         """
-        chosen: list[tuple[Lane, int]] = []
+        chosen: list[Portion] = []
         room, self.chunk_tokens = chunk, 0
         lanes = [lane for lane in self._lanes if lane.remaining > 0 and lane.leader is None]
         turn = self._passes == PATIENCE
         for lane in sorted(lanes, key=lambda lane: (-lane.waited if turn else 0, self._rest(lane))):
             count = min(room, lane.remaining, self._to_cut(lane))
-            ends = any(count == one.remaining for one, count in chosen)
+            ends = any(one.count == one.lane.remaining for one in chosen)
             if count == 0 or (chosen and not _ragged(lane)) or (ends and count < lane.remaining):
                 lane.waited += 1
                 continue
-            chosen.append((lane, count))
+            chosen.append(Portion(lane, count))
             room -= count
+        if chosen:
+            self.chunk_tokens = chunk - room
+            self._passes = 0 if turn or len(chosen) == len(lanes) else self._passes + 1
+        return chosen
+
+    def read(self, chosen: Sequence[Portion]) -> list[tuple[Lane, int]]:
+        """Read this in a pass of its own: the rows it was for, and how much of each is read."""
         if not chosen:
             return []
-        self.chunk_tokens = chunk - room
-        self._passes = 0 if turn or len(chosen) == len(lanes) else self._passes + 1
-        longest = max(count for _, count in chosen)
-        rows = [lane.ids[lane.done : lane.done + count] + [0] * (longest - count) for lane, count in chosen]
-        caches = chosen[0][0].caches
-        if len(chosen) > 1:
-            caches = merged([lane.caches for lane, _ in chosen])
-            for cache in caches:
-                cache.prepare(lengths=[count for _, count in chosen])
-        self._network(mx.array(rows), cache=caches)
+        caches = chosen[0].lane.caches
+        if len(chosen) == 1:
+            ids = mx.array([chosen[0].ids])
+        else:
+            caches = merged([portion.lane.caches for portion in chosen])
+            counts = [portion.count for portion in chosen]
+            if caches[0].joins:
+                caches[0].join(counts, 0)
+                ids = mx.array([[token for portion in chosen for token in portion.ids]])
+            else:
+                caches[0].prepare(lengths=counts)
+                ids = mx.array([portion.ids + [0] * (max(counts) - portion.count) for portion in chosen])
+        self._network(ids, cache=caches)
         mx.eval([cache.state for cache in caches])
+        return self.settle(chosen)
+
+    def settle(self, chosen: Sequence[Portion]) -> list[tuple[Lane, int]]:
+        """A pass has read this, and its caches are evaluated."""
         mx.clear_cache()
-        read = [lane for lane, _ in chosen]
-        for lane, count in chosen:
+        for lane, count in [(portion.lane, portion.count) for portion in chosen]:
             lane.done += count
             lane.waited = 0
             if lane.remaining == 0 or lane.done in lane.cuts:
                 self._prefix.keep(lane.ids[: lane.done], lane.caches)
         followers = self._go_on()
         readers = {id(stem.lane): stem.waiting for stem in self._stems.values() if not stem.read}
+        read = [portion.lane for portion in chosen]
         return [(row, lane.done) for lane in (*read, *followers) for row in readers.get(id(lane), [lane])]
+
+    def take_ending(self, chosen: Sequence[Portion]) -> list[Lane]:
+        """Of those chosen, the rows whose prompt ends here and may be decoded on in the same pass; they leave this
+        batch. Not what several rows wait for, nor a state that could not be kept without its last token.
+        """
+        stems = [stem.lane for stem in self._stems.values()]
+        ending = [
+            portion.lane
+            for portion in chosen
+            if portion.count == portion.lane.remaining
+            and portion.lane not in stems
+            and (not self._prefix.on or self._prefix.trims(portion.lane.caches))
+        ]
+        self._lanes = [lane for lane in self._lanes if lane not in ending]
+        return ending
 
     def take_finished(self, most: int | None = None) -> list[Lane]:
         """The lanes with nothing left to read but their last token, at most so many; they leave this batch."""

@@ -10,6 +10,7 @@ Thread: worker
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 Array = Any  # mlx.core.array: this file must be importable without mlx
@@ -24,9 +25,12 @@ class DecoderState:
         self.rows: list[Any] = [native.Sequence(shape)] if rows is None else rows
         self._marks: list[Array] = []  # of the calls that wrote these rows last
         self._left: list[int] | None = None  # tokens still to come per row; the rest of a chunk is padding
+        self._joined: tuple[list[int], int] | None = None  # of the next call, see `join`
 
     def run(self, h: Array, network: Any) -> Array:
         """Hidden states (rows, tokens, hidden) through the decoder; every row grows by its share of the tokens."""
+        if self._joined is not None:
+            return self._run_joined(h, network)
         length = h.shape[1]
         counts = [length] * len(self.rows) if self._left is None else [min(length, max(left, 0)) for left in self._left]
         out, mark = self._native.stack(h, network, self.rows, counts, self._marks)
@@ -34,6 +38,33 @@ class DecoderState:
         if self._left is not None:
             self._left = [left - length for left in self._left]
         return out
+
+    @property
+    def joins(self) -> bool:
+        """Whether `join` may be called."""
+        return bool(getattr(self._native, "joins", False))
+
+    def join(self, counts: Sequence[int], heard: int) -> None:
+        """The next call brings so many tokens of each row, (1, all of them), row after row. Only the last token of
+        each of the first `heard` rows comes out, (heard, 1, hidden): a vocabulary's logits are dear. 0: all, as they
+        came.
+        """
+        self._joined = list(counts), heard
+
+    def _run_joined(self, h: Array, network: Any) -> Array:
+        import mlx.core as mx
+
+        assert self._joined is not None
+        (counts, heard), self._joined = self._joined, None
+        out, mark = self._native.stack(h, network, self.rows, counts, self._marks)
+        self._marks = [mark]
+        if heard == 0:
+            return out
+        return out[0, mx.array([end - 1 for end in accumulate(counts[:heard])])][:, None]
+
+    def follow(self, other: DecoderState) -> None:
+        """These rows were among `other`'s when it was called last."""
+        self._marks = list(other._marks)
 
     # What a batch generator asks of a cache.
 

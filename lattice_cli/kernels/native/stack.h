@@ -2,7 +2,7 @@
 //
 // stack(h, blocks, sequences, counts) appends counts[b] tokens to sequence b, whose hidden states are
 // h[b, :counts[b]], and gives what the blocks and the final norm make of them, (B, L, hidden); rows beyond a
-// count are zero. Pages are written in place, so calls on one sequence must run in the order in which they were
+// count are zero. An h of (1, all tokens, hidden) has those of all sequences one after the other, and so has the result. Pages are written in place, so calls on one sequence must run in the order in which they were
 // made: each takes the `mark` of the call before as an input and gives one of its own.
 #pragma once
 
@@ -21,7 +21,8 @@ class Stack : public CpuPrimitive {
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
     for (array& out : outputs) make_room(out);
-    const int64_t length = inputs[0].shape(1);
+    const bool padded = inputs[0].shape(0) == int(extents_->size());
+    const int64_t length = padded ? inputs[0].shape(1) : 0;
     encoder().dispatch([network = network_, extents = extents_, h = View(inputs[0]), length,
                         out = outputs[0].data<float>(), mark = outputs[1].data<float>()] {
       *mark = 0;
@@ -32,6 +33,7 @@ class Stack : public CpuPrimitive {
   const char* name() const override { return "LatticeStack"; }
 
  private:
+  // A `length` of 0: h has the tokens of all sequences one after the other.
   static void run(const Network& network, const std::vector<Extent>& extents, const float* h, int64_t length, float* out) {
     static std::atomic<uint64_t> calls{0};
     const size_t row = size_t(network.hidden) * sizeof(float);
@@ -41,6 +43,11 @@ class Stack : public CpuPrimitive {
       extent.begin();
       if (extent.count > 0) step.parts.push_back({step.tokens, &extent});
       step.tokens += extent.count;
+    }
+    if (length == 0) {
+      std::memcpy(out, h, row * size_t(step.tokens));
+      network.run(step, out);
+      return;
     }
     const bool dense = step.tokens == length * int64_t(extents.size());
     float* x = dense ? out : scratch<float, 25>(step.tokens * network.hidden);
@@ -101,13 +108,16 @@ std::pair<array, array> stack(
     const array& h, const NetworkHandle& network, const std::vector<Sequence*>& sequences,
     const std::vector<int64_t>& counts, const std::vector<array>& marks) {
   const int64_t hidden = network.network->hidden;
-  if (h.ndim() != 3 || h.shape(2) != hidden || h.shape(0) != int(sequences.size()) ||
-      counts.size() != sequences.size()) {
+  const bool padded = h.ndim() == 3 && h.shape(0) == int(sequences.size());
+  if (h.ndim() != 3 || h.shape(2) != hidden || (!padded && h.shape(0) != 1) || counts.size() != sequences.size()) {
     throw std::invalid_argument("stack: h is (sequences, tokens, " + std::to_string(hidden) + ")");
   }
+  int64_t tokens = 0;
   for (int64_t count : counts) {
     if (count < 0 || count > h.shape(1)) throw std::invalid_argument("stack: more tokens than rows");
+    tokens += count;
   }
+  if (!padded && tokens != h.shape(1)) throw std::invalid_argument("stack: counts do not add up to the tokens of h");
   std::vector<Extent> extents;
   for (size_t b = 0; b < sequences.size(); ++b) extents.push_back(sequences[b]->append(counts[b]));
   std::vector<array> inputs{mx::astype(h, mx::float32)};
@@ -201,6 +211,7 @@ void bind_stack(nb::module_& m) {
     network->hidden = norm.shape(0);
     return NetworkHandle{network};
   }, "blocks"_a, "norm"_a, "eps"_a);
+  m.attr("joins") = true;  // stack takes the tokens of all sequences one after the other
   m.def("stack", &stack, "h"_a, "network"_a, "sequences"_a, "counts"_a, "marks"_a);
 }
 
