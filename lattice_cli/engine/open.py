@@ -97,8 +97,8 @@ def open_network(
     platform.check_platform()
     import mlx.core as mx
 
-    from lattice_cli.engine.backend import MlxBackend
     from lattice_cli.engine.memory_cost import open_memory
+    from lattice_cli.engine.mlx_backend import MlxBackend
     from lattice_cli.engine.prefix_open import open_prefix
 
     def release() -> None:

@@ -12,8 +12,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_states import keeper_of
 from lattice_cli.events import Event, Finished, Piece

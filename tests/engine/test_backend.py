@@ -11,8 +11,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled
 from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling
 from lattice_cli.kernels.state import DecoderState

@@ -10,12 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import mlx.core as mx
 import pytest
 
+from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
+from lattice_cli.events import Event, Finished
+from lattice_cli.job import Job
 from lattice_cli.kernels import fused, install, native_choice
 from lattice_cli.model.upstream import file_limit_kept
-from lattice_cli.settings import Home
+from lattice_cli.settings import EngineSettings, Home
+from tests.engine.fake import text_of
 from tests.engine.test_backend import *  # noqa: F403
+from tests.engine.test_backend import CARD, GREEDY, job, run
 from tests.engine.test_wishes import (  # noqa: F401
     test_a_choice_that_is_cancelled_leaves_the_others_exact,
     test_a_held_row_gives_what_its_schema_says_and_free_rows_stay_exact,
@@ -46,3 +53,70 @@ def network(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     install.put_functions(native.module)
     yield model
     install.take_functions()
+
+
+class Counted:
+    """A network that writes down how many tokens each of its passes had."""
+
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.passes: list[int] = []
+
+    def __call__(self, inputs: Any, cache: Any = None) -> Any:
+        self.passes.append(inputs.size)
+        return self._network(inputs, cache=cache)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+
+STREAM = job("stream", (5, 6, 7), GREEDY, max_tokens=40)
+NEWCOMER = job("newcomer", range(70), GREEDY, max_tokens=8)
+
+
+def begun(network: Any, *jobs: Job) -> tuple[Engine, list[Event]]:
+    """A stream that has its first tokens, and a newcomer whose first chunk is on its way beside it."""
+    engine = Engine(CARD, MlxBackend(network, 4, 32), EngineSettings())
+    for each in (STREAM, *jobs):
+        engine.add(each)
+    events = [event for _ in range(5) for event in engine.step()]
+    engine.add(NEWCOMER)
+    return engine, events + [event for _ in range(2) for event in engine.step()]
+
+
+def test_a_prompt_is_read_in_the_passes_of_a_stream(network: Any) -> None:
+    """The weights are read once for both: no pass beyond those that the stream makes anyway."""
+    alone = {each.id: text_of(run(network, each), each.id) for each in (STREAM, NEWCOMER)}
+    counted = Counted(network)
+    engine, events = begun(counted)
+    while not engine.idle:
+        events += engine.step()
+    assert {name: text_of(events, name) for name in alone} == alone
+    assert counted.passes[0] == 3  # the stream's own prompt, with its first token
+    assert len(counted.passes) <= STREAM.limits.max_tokens + 1
+    assert sum(counted.passes) >= 3 + 39 + 70 + 7
+
+
+@pytest.mark.parametrize("leaving", ["stream", "newcomer"])
+def test_a_fault_that_shows_when_a_row_leaves_is_found_by_the_next_step(
+    network: Any, monkeypatch: pytest.MonkeyPatch, leaving: str
+) -> None:
+    """Leaving waits for the pass that runs; who leaves is let go all the same."""
+    alone = {each.id: text_of(run(network, each), each.id) for each in (STREAM, NEWCOMER)}
+    others = {name: text for name, text in alone.items() if name != leaving}
+    engine, events = begun(network, job("third", (8, 9), GREEDY, max_tokens=30))
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the pass failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mx, "eval", fail)
+        events += engine.cancel(leaving)
+    with pytest.raises(RuntimeError, match="the pass failed") as caught:
+        engine.step()
+    events += engine.reset(caught.value)
+    while not engine.idle:
+        events += engine.step()
+    assert {name: text_of(events, name) for name in others} == others
+    ends = {event.job_id: event.reason for event in events if isinstance(event, Finished)}
+    assert ends == {name: "cancelled" if name == leaving else "length" for name in (*alone, "third")}

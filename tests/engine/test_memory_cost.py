@@ -12,9 +12,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.memory_cost import cost_of, open_memory
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_states import keeper_of
 from lattice_cli.errors import EngineFault, UsageError

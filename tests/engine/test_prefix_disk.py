@@ -16,8 +16,8 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.prefix_disk import DiskShelf
 from lattice_cli.engine.prefix_file import compose, write_whole
 from lattice_cli.engine.prefix_kept import Dump, Keeper

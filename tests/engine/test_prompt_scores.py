@@ -11,8 +11,8 @@ import mlx.core as mx
 import pytest
 
 from lattice_cli.engine import logprobs
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.events import Scored, TokenScore
 from lattice_cli.job import ScoreJob
 from lattice_cli.model.card import ModelCard, ModelFormat

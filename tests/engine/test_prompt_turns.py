@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.pace import Pace
 from lattice_cli.engine.prefill import PATIENCE
 from lattice_cli.events import Event, Finished, Piece, Prefilled

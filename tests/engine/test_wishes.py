@@ -15,9 +15,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from lattice_cli.engine.backend import MlxBackend
 from lattice_cli.engine.batch import masked
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.sampling import row_processors
 from lattice_cli.errors import EngineFault, InvalidField
 from lattice_cli.events import Event, Failed, Finished, Piece, Prefilled, Started, TokenScore

@@ -155,6 +155,38 @@ def test_half_precision_keys_and_values(native: Any) -> None:
     assert cache.nbytes * 2 == 3 * full.nbytes  # three pages in float16 against one in float32
 
 
+@pytest.mark.parametrize("kind", ["llama", "hybrid"])
+def test_rows_of_any_lengths_in_one_call_are_as_if_alone(native: Any, kind: str) -> None:
+    """One that decodes, one whose prompt ends, one in the middle of its prompt: only the first two are heard."""
+    model = fuse(network(kind), native)
+    rows = [IDS[:5], IDS[40:130], IDS[9:100]]
+    read_before = [4, 30, 0]
+    alone = [read(model, state(model), ids)[-1] for ids in rows]
+    states = [state(model) for _ in rows]
+    for one, ids, done in zip(states, rows, read_before, strict=True):
+        if done:
+            model(mx.array([ids[:done]]), cache=[one])
+    parts = [ids[done:] for ids, done in zip(rows, read_before, strict=True)]
+    joined = DecoderState.merge(states)
+    joined.join([len(part) for part in parts], 2)
+    found = model(mx.array([[token for part in parts for token in part]]), cache=[joined])
+    assert found.shape[:2] == (2, 1)
+    assert mx.array_equal(found[:, 0], mx.stack(alone[:2]))
+    for one in states:
+        one.follow(joined)
+    after = [read(model, state(model), [*ids, 3])[-1] for ids in rows]
+    for one, want in zip(states, after, strict=True):
+        assert mx.array_equal(model(mx.array([[3]]), cache=[one])[0, 0], want)
+
+
+def test_counts_that_do_not_add_up_are_refused(native: Any) -> None:
+    model = fuse(network("llama"), native)
+    joined = DecoderState.merge([state(model), state(model)])
+    joined.join([2, 2], 0)
+    with pytest.raises(ValueError, match="do not add up"):
+        model(mx.array([IDS[:5]]), cache=[joined])
+
+
 def test_padded_rows_of_a_batch_are_as_if_alone(native: Any) -> None:
     model = fuse(network("qwen3"), native)
     rows = [IDS[:5], IDS[40:130], IDS[9:10]]

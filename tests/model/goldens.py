@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from lattice_cli.engine.backend import Emitted, MlxBackend, Progress
+from lattice_cli.engine.backend import Emitted, Progress
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.reply import Score
 from lattice_cli.events import Failed
