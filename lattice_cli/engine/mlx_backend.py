@@ -106,7 +106,7 @@ class MlxBackend:
                 return self._step()
         self._chunk_next = False
         chosen = self._choose()
-        self._rhythm.end(self._began_s, len(self._decoding), self._prompts.chunk_tokens)
+        self._rhythm.end(self._began_s, len(self._decoding), sum(portion.count for portion in chosen))
         return self._read(chosen)
 
     def _begin(self) -> None:
@@ -144,7 +144,7 @@ class MlxBackend:
         self._decoding.add(self._ready())
         decoding = len(self._decoding)
         chosen = self._choose() if len(self._prompts) else []
-        tokens = self._prompts.chunk_tokens if chosen else 0
+        tokens = sum(portion.count for portion in chosen)
         ending = self._prompts.take_ending(chosen)
         self._count(ending)
         self._decoding.add(ending)
@@ -182,7 +182,7 @@ class MlxBackend:
             now_s=self._began_s,
             waiting=len(self._prompts),
         )
-        return self._prompts.choose(chunk)
+        return self._prompts.choose(chunk) if chunk else []
 
     def _read(self, chosen: list[Portion]) -> list[Progress | Emitted]:
         """One chunk over all rows in prefill."""

@@ -1,7 +1,7 @@
 """How much of the prompts is read between two steps, so that whoever comes and whoever is heard keep their pace.
 
-A forward pass over a chunk costs about a step (reading the weights) besides its tokens. So small chunks cost prompts
-time, and large ones cost everybody else time. The rule, in steps as they are measured:
+A large chunk costs everybody else time; a small one, where it is a pass of its own, costs its prompt the reading of the
+weights besides its tokens. The rule, in steps as they are measured (costs.py):
 
 - while replies are being made, each step of theirs earns `BUSY_STEPS` for prompts, so tokens come 2.5 times as far
   apart where a long prompt is read beside them; what is not used is kept up to `SAVED_STEPS`, and a short prompt is
@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lattice_cli.engine.costs import Costs
+
 BUSY_STEPS = 1.5
 SAVED_STEPS = 8.0
 CROWD_WEIGHT = 12.0  # see docs/log.md, "A pace for one newcomer"
@@ -30,23 +32,6 @@ LONE_STEPS = 16.0
 FEWEST_TOKENS = 3
 MOST_OWED_STEPS = 30.0
 FIRST_TOKENS = 64  # before anything was measured
-FIRST_STEP_S = 0.005
-FALLING, RISING = 0.5, 0.2  # share of a new value; what is slow once may have been compiled, or had a neighbour
-MOST_RISE = 2.0
-
-
-class Smoothed:
-    """A time that follows what is measured."""
-
-    def __init__(self) -> None:
-        self.seconds: float | None = None
-
-    def add(self, seconds: float) -> None:
-        if self.seconds is None:
-            self.seconds = seconds
-            return
-        seconds = min(seconds, MOST_RISE * self.seconds)
-        self.seconds += (seconds - self.seconds) * (FALLING if seconds < self.seconds else RISING)
 
 
 class Pace:
@@ -58,8 +43,7 @@ class Pace:
         self._fewest_tokens = min(fewest_tokens, most_tokens)
         # Where a short chunk costs as much as a long one, chunks are rare instead: see `rests`.
         self._most_owed = 0.0 if fewest_tokens == FEWEST_TOKENS else MOST_OWED_STEPS
-        self._token = Smoothed()  # one token of a prompt, in chunks of late
-        self._steps: dict[int, Smoothed] = {}  # a step, by how many rows it had
+        self._costs = Costs()
         self._saved = SAVED_STEPS  # steps that prompts may still take beside replies
         self._weight = 1.0  # how many times more prompts have of a step now
         self._crowd_until_s = float("-inf")
@@ -70,16 +54,19 @@ class Pace:
 
     def chunk(self, decoding: int, *, full: bool, now_s: float = 0.0, waiting: int = 1) -> int:
         """Tokens to read now. `decoding` rows wait for their next token meanwhile, and `waiting` ones for their first;
-        `full`: nobody can join them.
+        `full`: nobody can join them. 0 where a step should be seen alone (costs.py).
         """
         self._weight = max(1.0, CROWD_WEIGHT * (waiting - 1) / decoding) if decoding else 1.0
         if not decoding and (full or self._fixed):
             return self.most_tokens
-        if self._token.seconds is None:
+        if self._costs.token_s is None:
             return min(max(FIRST_TOKENS, self._fewest_tokens), self.most_tokens)
         idle = CROWD_STEPS if now_s < self._crowd_until_s else LONE_STEPS
-        limit_s = self._saved * self._weight * self._step_s(decoding) if decoding else idle * self._step_s(1)
-        tokens = int(limit_s / max(self._token.seconds, 1e-9))
+        if decoding and not self._most_owed and self._costs.blind(decoding):
+            return 0
+        step_s = self._costs.step_s(decoding or 1)
+        limit_s = step_s * (self._saved * self._weight if decoding else idle)
+        tokens = int(limit_s / max(self._costs.token_s, 1e-9))
         return max(1, min(self.most_tokens, max(self._fewest_tokens, tokens)))
 
     @property
@@ -89,22 +76,10 @@ class Pace:
 
     def took(self, seconds: float, decoding: int, tokens: int, steps: int) -> None:
         """So many steps with `decoding` rows, and a chunk of `tokens`, took so long together; 0 is none of either."""
-        if tokens:
-            read_s = seconds - steps * self._step_s(decoding)
-            self._token.add(max(read_s, seconds / 4) / tokens)
-            if steps:
-                self._saved -= read_s / self._step_s(decoding) / self._weight
-        elif steps:
-            self._steps.setdefault(decoding, Smoothed()).add(seconds / steps)
+        read_s = self._costs.learn(seconds, decoding, tokens, steps)
+        if steps:
+            self._saved -= read_s / self._costs.step_s(decoding) / self._weight
         self._saved = min(SAVED_STEPS, max(-self._most_owed, self._saved) + BUSY_STEPS * steps)
-
-    def _step_s(self, rows: int) -> float:
-        """A step with so many rows; else with the next fewer, or a share of one with more."""
-        known = {count: step.seconds for count, step in self._steps.items() if step.seconds is not None}
-        fewer = [count for count in known if count <= rows]
-        if fewer:
-            return known[max(fewer)]
-        return known[min(known)] * rows / min(known) if known else FIRST_STEP_S
 
 
 @dataclass(frozen=True, slots=True)

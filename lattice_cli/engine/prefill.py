@@ -34,7 +34,6 @@ class PromptBatch:
         self._network = network
         self._fresh = fresh
         self._prefix = prefix
-        self.chunk_tokens = 0  # of the newest chunk
         self._passes = 0  # chunks of late for which somebody was passed over
         self._lanes: list[Lane] = []  # those of unread stems among them
         self._stems: dict[Choices, Stem] = {}
@@ -66,7 +65,7 @@ class PromptBatch:
         other is begun for the sake of a full one: somebody waits for its first token.
         """
         chosen: list[Portion] = []
-        room, self.chunk_tokens = chunk, 0
+        room = chunk
         lanes = [lane for lane in self._lanes if lane.remaining > 0 and lane.leader is None]
         turn = self._passes == PATIENCE
         for lane in sorted(lanes, key=lambda lane: (-lane.waited if turn else 0, self._rest(lane))):
@@ -78,7 +77,6 @@ class PromptBatch:
             chosen.append(Portion(lane, count))
             room -= count
         if chosen:
-            self.chunk_tokens = chunk - room
             self._passes = 0 if turn or len(chosen) == len(lanes) else self._passes + 1
         return chosen
 
