@@ -14,6 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from lattice_cli.engine.reply import Score
+from lattice_cli.engine.sampling import likeliest
 
 LOGITS_BYTES = 32 << 20  # of one chunk of a prompt; with what is made of them never more than 64 MB
 PIECE_BYTES = 8 << 20  # logits that are looked at together
@@ -39,19 +40,16 @@ class Scores:
 
 def measured(logits: mx.array, drawn: mx.array, top: int) -> tuple[mx.array, mx.array, mx.array]:
     """Log-probabilities of `drawn` (rows,), and ids and log-probabilities of the `top` likeliest (rows, top),
-    in no order; of `logits` (rows, vocabulary).
+    largest first; of `logits` (rows, vocabulary).
     """
     exact = logits.astype(mx.float32)
     whole = mx.logsumexp(exact, axis=-1, keepdims=True)  # (rows, 1)
     chosen = mx.take_along_axis(exact, drawn[:, None], axis=-1) - whole  # (rows, 1)
     top = min(top, exact.shape[-1])
     if top == 0:
-        ids = mx.zeros((exact.shape[0], 0), dtype=mx.uint32)
-    elif top == 1:
-        ids = mx.argmax(exact, axis=-1, keepdims=True)
-    else:
-        ids = mx.argpartition(-exact, kth=top - 1, axis=-1)[:, :top]
-    return chosen[:, 0], ids, mx.take_along_axis(exact, ids, axis=-1) - whole
+        return chosen[:, 0], mx.zeros((exact.shape[0], 0), dtype=mx.uint32), exact[:, :0]
+    values, ids = likeliest(exact, top)
+    return chosen[:, 0], ids, values - whole
 
 
 def best(ids: Sequence[int], values: Sequence[float], top: int) -> tuple[tuple[int, float], ...]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections import Counter
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
-from lattice_cli.engine.sampling import draw, draw_key, greedy, row_processors, row_sampler
+from lattice_cli.engine.sampling import draw, draw_key, greedy, likeliest, row_processors, row_sampler
 from lattice_cli.job import Job, Limits, Prompt, Sampling
 
 pytestmark = pytest.mark.tiny
@@ -48,6 +49,23 @@ def test_each_filter_keeps_what_its_definition_says(sampling: Sampling, expected
     and never with this one.
     """
     assert support(sampling) == expected
+
+
+@pytest.mark.parametrize("vocabulary", [5, 127, 128, 4096, 4100, 49_152])
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_the_likeliest_are_those_of_a_whole_sort(vocabulary: int, count: int) -> None:
+    """With many equal values and with some that may not come at all."""
+    rng = np.random.default_rng(vocabulary + count)
+    count = min(count, vocabulary)
+    for decimals in (6, 1):
+        values = rng.normal(size=(3, vocabulary)).round(decimals).astype(np.float32)
+        values[1, rng.random(vocabulary) < 0.5] = -np.inf
+        found, ids = map(np.array, likeliest(mx.array(values), count))
+        assert np.array_equal(found, -np.sort(-values, axis=-1)[:, :count])
+        assert np.array_equal(np.take_along_axis(values, ids.astype(int), axis=-1), found)
+        assert all(len(set(row)) == count for row in ids.tolist())
+        if decimals == 6:  # no equals: the ids are told, too
+            assert np.array_equal(ids[0], np.argsort(-values[0], kind="stable")[:count])
 
 
 def test_the_draws_follow_the_softmax() -> None:
