@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 from lattice_cli.engine.reply import Score
-from lattice_cli.engine.sampling import likeliest
+from lattice_cli.kernels.draws import likeliest
 
 LOGITS_BYTES = 32 << 20  # of one chunk of a prompt; with what is made of them never more than 64 MB
 PIECE_BYTES = 8 << 20  # logits that are looked at together

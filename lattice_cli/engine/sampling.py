@@ -20,11 +20,11 @@ import mlx.core as mx
 
 from lattice_cli.engine.reasoning import ReasoningBudget
 from lattice_cli.job import Job, Sampling
+from lattice_cli.kernels import draws
 
 Sampler = Callable[[mx.array], mx.array]
 Processor = Callable[[mx.array, mx.array], mx.array]
 
-BLOCK_IDS = 32
 MIN_TEMPERATURE = 1e-5  # below it, 1/t overflows float32 logits: argmax, as lattice_serve does
 
 
@@ -73,52 +73,22 @@ def draw(logits: mx.array, sampling: Sampling, key: mx.array) -> mx.array:
 
     PERF: with top_k the rest works on k values instead of a sorted vocabulary.
     """
-    scaled = logits.astype(mx.float32) * (1.0 / sampling.temperature)
+    rows, vocabulary = logits.shape
+    scale = 1.0 / sampling.temperature
+    if 0 < sampling.top_k < vocabulary:
+        noise = mx.random.gumbel((rows, sampling.top_k), key=key)
+        return draws.draw_likeliest(logits, noise, scale, sampling.min_p, sampling.top_p)
+    kept = logits.astype(mx.float32) * scale
     ids: mx.array | None = None
-    kept = scaled
-    if 0 < sampling.top_k < logits.shape[-1]:
-        kept, ids = likeliest(scaled, sampling.top_k)
-    elif sampling.top_p < 1.0:
-        ids = mx.argsort(-scaled, axis=-1)
-        kept = mx.take_along_axis(scaled, ids, axis=-1)
+    if sampling.top_p < 1.0:
+        kept, ids = draws.likeliest(kept, vocabulary)
     if sampling.min_p > 0.0:
         floor = mx.max(kept, axis=-1, keepdims=True) + mx.log(mx.array(sampling.min_p))
         kept = mx.where(kept < floor, -mx.inf, kept)
     if sampling.top_p < 1.0:
-        kept = _nucleus(kept, sampling.top_p)
+        kept = draws.nucleus(kept, sampling.top_p)
     drawn = mx.random.categorical(kept, axis=-1, key=key)  # (rows,)
     return drawn if ids is None else mx.take_along_axis(ids, drawn[..., None], axis=-1).squeeze(-1)
-
-
-def likeliest(values: mx.array, count: int) -> tuple[mx.array, mx.array]:
-    """The `count` largest of `values` (rows, vocabulary), largest first, and their ids, both (rows, count).
-
-    PERF: they lie in the `count` blocks with the largest maxima, so only these are sorted: 0.1 ms where partitioning
-    49,152 values takes 0.6 (mlx 0.32 on a CPU).
-    """
-    rows, vocabulary = values.shape
-    blocks = -(-vocabulary // BLOCK_IDS)
-    if count * 4 > blocks:
-        order = mx.argsort(-values, axis=-1)[:, :count]
-        return mx.take_along_axis(values, order, axis=-1), order
-    fill = blocks * BLOCK_IDS - vocabulary
-    tiled = mx.pad(values, ((0, 0), (0, fill)), constant_values=-mx.inf) if fill else values
-    tiled = tiled.reshape(rows, blocks, BLOCK_IDS)
-    best = mx.argpartition(-mx.max(tiled, axis=-1), kth=count - 1, axis=-1)[:, :count]
-    best = mx.sort(best, axis=-1)  # ids go up, so the lowest of equals comes first
-    near = mx.take_along_axis(tiled, best[..., None], axis=1).reshape(rows, count * BLOCK_IDS)
-    order = mx.argsort(-near, axis=-1)[:, :count]
-    ids = mx.take_along_axis(best, order // BLOCK_IDS, axis=-1) * BLOCK_IDS + order % BLOCK_IDS
-    return mx.take_along_axis(near, order, axis=-1), ids
-
-
-def _nucleus(logits: mx.array, top_p: float) -> mx.array:
-    """Keep the smallest set of most likely values whose probability reaches `top_p`; the first always stays. `logits`
-    go down.
-    """
-    probabilities = mx.softmax(logits, axis=-1)
-    before = mx.cumsum(probabilities, axis=-1) - probabilities
-    return mx.where(before >= max(top_p, 1e-7), -mx.inf, logits)
 
 
 def row_processors(

@@ -60,7 +60,7 @@ R = Channel.REASONING
 GREEDY = Sampling(temperature=0.0)
 JOBS = (
     job("greedy", range(40), GREEDY),
-    job("drawn", range(10, 60), Sampling(0.9, 20, 0.9, seed=3)),
+    job("drawn", range(10, 60), Sampling(0.9, 20, 0.9, seed=7)),
     job("penalised", range(5), Sampling(1.0, 0, 1.0, 0.05, 1.3, 0.4, 0.2, seed=4)),
     job("long", range(30, 95), Sampling(0.7, seed=5)),
 )

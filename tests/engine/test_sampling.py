@@ -11,8 +11,9 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from lattice_cli.engine.sampling import draw, draw_key, greedy, likeliest, row_processors, row_sampler
+from lattice_cli.engine.sampling import draw, draw_key, greedy, row_processors, row_sampler
 from lattice_cli.job import Job, Limits, Prompt, Sampling
+from lattice_cli.kernels.draws import likeliest
 
 pytestmark = pytest.mark.tiny
 

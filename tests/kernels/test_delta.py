@@ -307,3 +307,36 @@ thread.join()
     for _ in range(5):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_draw_is_that_of_mlxs_operations(native: Any, isa: str) -> None:  # noqa: F811
+    """Ids that are equal, that may not come, that are no numbers; a vocabulary that ends within a block."""
+    import mlx.core as mx
+    import numpy as np
+
+    from lattice_cli.kernels import draws
+
+    ours, rng, seen = partial(native.draw_likeliest, draws.draw_likeliest), np.random.default_rng(5), set()
+    for trial in range(120):
+        vocabulary, rows = int(rng.choice([5, 31, 32, 33, 1000, 4099, 49_152])), int(rng.integers(1, 4))
+        decimals = int(rng.choice([1, 6]))  # with 1 there are equals, of which either may be among the likeliest
+        values = (rng.normal(size=(rows, vocabulary)) * 4).round(decimals).astype(np.float32)
+        if trial % 3 == 0:
+            values[:, rng.random(vocabulary) < 0.7] = -np.inf
+            values[:, 1] = 1.0
+        logits = mx.array(values)
+        noise = mx.random.gumbel((rows, min(vocabulary, int(rng.choice([1, 2, 20, 50])))), key=mx.random.key(trial))
+        given = (noise, float(rng.choice([0.2, 1.4])), float(rng.choice([0, 0.1])), float(rng.choice([0, 0.5, 0.9, 1])))
+        want = draws.draw_likeliest(logits, *given)
+        assert mx.array_equal(ours(logits, *given), want) or decimals == 1, (trial, vocabulary, given[1:])
+        assert mx.array_equal(ours(mx.stack([logits, logits], axis=1)[:, 0], *given), ours(logits, *given))
+        assert mx.array_equal(
+            ours(logits.astype(mx.bfloat16), *given), draws.draw_likeliest(logits.astype(mx.bfloat16), *given)
+        )
+        seen |= set(want.tolist())
+    assert len(seen) > 60
+    broken = mx.array([[np.nan, 1.0, np.nan, 3.0] * 20])
+    assert ours(broken, mx.zeros((1, 4)), 1.0, 0.0, 1.0).item() == 3
+    assert ours(broken * np.nan, mx.zeros((1, 4)), 1.0, 0.0, 1.0).item() == 0
+    with pytest.raises(ValueError, match="count at most the vocabulary"):
+        ours(broken, mx.zeros((1, 99)), 1.0, 0.0, 1.0)

@@ -14,6 +14,7 @@
 namespace nb = nanobind;
 
 #include "delta.h"
+#include "draw.h"
 #include "pointwise.h"
 #include "product.h"
 #include "reduce.h"
@@ -51,6 +52,7 @@ NB_MODULE(lattice_cpu, m) {
   m.def("sdpa", &sdpa, "q"_a, "k"_a, "v"_a, nb::kw_only(), "scale"_a, "mask"_a = nb::none(), "sinks"_a = nb::none(),
         "force_fused"_a = false, "stream"_a = nb::none());
   bind_delta(m);
+  bind_draw(m);
   bind_reduce(m);
   bind_stack(m);
 }
