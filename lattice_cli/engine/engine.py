@@ -129,7 +129,7 @@ class Engine:
             self._fail(row)
         self._trials.end(idle=self._backend.ready_in_s() is None)
         if self._memory is not None:
-            self._memory.settle(self._scheduler.running.values())
+            self._make_room(self._memory)
         self._outbox.extend(self._scoring.advance())
         return self._drain()
 
@@ -203,6 +203,18 @@ class Engine:
             return
         for row in self._scheduler.admit():
             self._insert(row)
+
+    def _make_room(self, memory: Memory) -> None:
+        """Rows have grown. While there is no memory for all of them the newest waits again; later it goes on from what
+        it said. The oldest is never asked, so replies come to an end whatever they grow to.
+        """
+        running = self._scheduler.running
+        while len(running) > 1 and not memory.holds(running.values()):
+            row = self._scheduler.put_back()
+            self._remove(row)
+            self._trials.forget(row)
+            log.info("job %s waits after %d tokens: others need its memory", row.job.id, len(row.emitted))
+        memory.settle(running.values())
 
     def _insert(self, row: Row) -> None:
         self._handled = row

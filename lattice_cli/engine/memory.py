@@ -1,8 +1,10 @@
 """Whether there is memory for one more row: bytes of keys, values and recurrent states at the greatest lengths that
 rows may come to, against a limit.
 
-A row's greatest length is prompt + `max_tokens`, at most the window; it is what counts from its first step on, so no
-row that runs can be short of memory by one that came later. What the prefix cache holds counts too, and gives way.
+A row counts with its prompt and what its reply may come to in its next thousand tokens, at most `max_tokens` and the
+window: who names no limit may say as much as fits, and seldom does, so that counted in full it would keep everybody
+else waiting. Rows that outgrow the memory together give their places back, the newest first (engine.py), so none that
+runs is short of memory by one that came later. What the prefix cache holds counts too, and gives way.
 Knows bytes and rows; knows no tensors (see memory_cost.py).
 
 Thread: worker
@@ -17,6 +19,8 @@ from lattice_cli.engine.row import Row
 from lattice_cli.errors import PromptTooLong
 
 MEBIBYTE, GIBIBYTE = 1 << 20, 1 << 30
+GROWTH_TOKENS = 1024  # most replies are shorter, and so never have to give their place back
+FED_AHEAD_TOKENS = 1  # a step is under way when the tokens of the one before it are told
 
 
 def size_text(size_bytes: int) -> str:
@@ -71,7 +75,9 @@ class RowCost:
 
 
 class Memory:
-    """`cached` are the bytes of the prefix cache; `release(bytes)` has it give up so many."""
+    """`cached` are the bytes of the prefix cache; `release(bytes)` has it give up so many. A reply counts by so many
+    tokens at a time as `growth_tokens`.
+    """
 
     def __init__(
         self,
@@ -80,21 +86,27 @@ class Memory:
         window: int,
         cached: Callable[[], int] = lambda: 0,
         release: Callable[[int], None] = lambda size: None,
+        growth_tokens: int = GROWTH_TOKENS,
     ) -> None:
         self._cost = cost
         self._limit_bytes = limit_bytes
         self._window = window
         self._cached = cached
         self._release = release
+        self._growth_tokens = growth_tokens
 
     def used(self, running: Iterable[Row]) -> int:
-        """Bytes that the rows may come to."""
+        """Bytes that the rows may come to before they are counted again."""
         return self._cost.batch([self._length(row) for row in running])
+
+    def holds(self, running: Iterable[Row]) -> bool:
+        """Whether there is memory for all of these, as far as they have grown."""
+        return self.used(running) <= self._limit_bytes
 
     def fits(self, row: Row, running: Collection[Row]) -> bool:
         """Whether there is memory for a row beside those that run; where there is, the prefix cache gives way to it."""
         beside = (*running, row)
-        if self.used(beside) > self._limit_bytes:
+        if not self.holds(beside):
             return False
         self.settle(beside)
         return True
@@ -106,12 +118,13 @@ class Memory:
 
     def check(self, row: Row) -> None:
         """Raises: PromptTooLong for a row that will never fit, with the numbers."""
-        needed = self.used([row])
+        most_tokens = self._whole(row)
+        needed = self._cost.batch((most_tokens,))
         if needed <= self._limit_bytes:
             return
         room = self._cost.most_tokens(self._limit_bytes, self._window) - row.prompt_tokens
         raise PromptTooLong(
-            f"{self._length(row)} tokens would take {size_text(needed)} of memory, and there are "
+            f"{most_tokens} tokens would take {size_text(needed)} of memory, and there are "
             f"{size_text(self._limit_bytes)} for all replies",
             param="max_tokens" if room > 0 else None,
             hint=f"send `max_tokens` of at most {room}" if room > 0 else "shorten the prompt",
@@ -122,4 +135,9 @@ class Memory:
         self._release(self._cached())
 
     def _length(self, row: Row) -> int:
+        said = len(row.emitted) + FED_AHEAD_TOKENS
+        ahead = (said // self._growth_tokens + 1) * self._growth_tokens
+        return min(self._whole(row), row.prompt_tokens + ahead)
+
+    def _whole(self, row: Row) -> int:
         return min(self._window, row.prompt_tokens + row.job.limits.max_tokens)

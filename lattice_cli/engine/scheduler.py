@@ -6,7 +6,8 @@ line if it has more of them. So
 - with P requests before it in line, a request has its first slot at the latest when P + 1 slots have become free, and
   a further one whenever it has come to the front again: many choices neither keep others waiting nor wait for ever;
 - a row whose memory is not free yet may be passed by later ones that fit, at most `max_rows` times; from then on nobody
-  passes it, and it is the next to get a slot.
+  passes it, and it is the next to get a slot;
+- a row that gave its slot back, because those that began before it need its memory, is the first in line.
 
 Invariant: `running` never holds more than `max_rows` rows.
 
@@ -61,6 +62,12 @@ class Scheduler:
             self.running[row.job.id] = row
             admitted.append(row)
         return admitted
+
+    def put_back(self) -> Row:
+        """Take the slot of the row that got its slot last: it waits again, as the first in line."""
+        _, row = self.running.popitem()
+        self._line.insert(0, deque([row]))
+        return row
 
     def can_admit(self) -> bool:
         """Whether `admit` would give a row a slot."""

@@ -143,9 +143,10 @@ class Budget:
     COST = RowCost((Growing(10, 8),), fixed_bytes=100, padded=False)
 
     def __init__(self, random_: random.Random) -> None:
-        self.limit_bytes = random_.choice((500, 1_500, 5_000))
+        self.limit_bytes = random_.choice((500, 900, 1_500, 5_000))
         self.cached_bytes = 0
-        self.memory = Memory(self.COST, self.limit_bytes, 4096, lambda: self.cached_bytes, self.release)
+        growth_tokens = random_.choice((2, 8, 1024))
+        self.memory = Memory(self.COST, self.limit_bytes, 4096, lambda: self.cached_bytes, self.release, growth_tokens)
 
     def release(self, size_bytes: int) -> None:
         self.cached_bytes = max(0, self.cached_bytes - size_bytes)

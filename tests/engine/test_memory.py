@@ -15,7 +15,7 @@ from lattice_cli.engine.row import Row
 from lattice_cli.errors import PromptTooLong
 from lattice_cli.events import Event, Failed, Finished, Started
 from lattice_cli.settings import EngineSettings
-from tests.engine.fake import Clock, CountingBackend, job
+from tests.engine.fake import Clock, CountingBackend, counted, job, text_of
 from tests.engine.letters import LETTERS
 
 pytestmark = pytest.mark.pure
@@ -75,6 +75,39 @@ def test_what_fits_only_later_waits_and_what_never_fits_is_refused_with_the_numb
     )
     assert len([event for event in events if isinstance(event, Finished)]) == 3
     assert memory.used(()) == 0
+
+
+def test_replies_without_a_limit_do_not_wait_for_what_they_will_not_say() -> None:
+    """A client that names no limit may say as much as the window holds, and says a few words: eight of them run at once
+    where there is memory for two whole windows.
+    """
+    backend = CountingBackend()
+    engine = Engine(LETTERS, backend, EngineSettings(max_rows=8), Clock(), Memory(PAGES, PAGES.of(8192) * 2, 8192))
+    for number in range(8):
+        engine.add(job(f"{number}", 10, 8000))
+    while len(backend.inserted) < 8:
+        engine.step()
+        assert backend.inserted, "nobody began"
+        assert len(engine._scheduler.running) == 8, "some wait"
+
+
+def test_a_row_that_others_outgrow_waits_and_goes_on_from_what_it_said() -> None:
+    backend = CountingBackend()
+    memory = Memory(PADDED, 20_000, window=4096, growth_tokens=20)  # 200 tokens, one row twice
+    engine = Engine(LETTERS, backend, EngineSettings(max_rows=8), Clock(), memory)
+    for name in "abc":
+        engine.add(job(name, 10, 85))
+    events: list[Event] = []
+    peak = 0
+    while not engine.idle:
+        events += engine.step()
+        peak = max(peak, len(backend.rows))
+        assert memory.used(engine._scheduler.running.values()) <= 20_000
+    assert peak == 3
+    assert len(backend.inserted) > 3, "nobody had to give its place back"
+    assert [event.job_id for event in events if isinstance(event, Started)] == ["a", "b", "c"]
+    assert [event.job_id for event in events if isinstance(event, Finished)] == ["a", "b", "c"]
+    assert {name: text_of(events, name) for name in "abc"} == {name: counted(10, 85) for name in "abc"}
 
 
 def test_a_prompt_that_does_not_fit_itself_must_be_shorter() -> None:

@@ -5,6 +5,7 @@ Thread: any (mlx runs on the test's own thread)
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,12 +14,14 @@ import mlx.core as mx
 import pytest
 
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.memory import Memory
 from lattice_cli.engine.memory_cost import cost_of, open_memory
 from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_states import keeper_of
 from lattice_cli.errors import EngineFault, UsageError
 from lattice_cli.events import Event, Failed, Finished
+from lattice_cli.job import Job, Limits, Prompt, Sampling
 from lattice_cli.model.network import make_caches
 from lattice_cli.settings import EngineSettings
 from tests.engine import test_backend, test_backend_kernels
@@ -89,6 +92,26 @@ def test_rows_wait_for_memory_and_say_what_they_would_have_said(fused: Any) -> N
     assert peak == 2
     assert {each.id: text_of(events, each.id) for each in JOBS} == alone
     assert prefix.stats.bytes <= 2 * cost.of(75)
+    engine.close()
+
+
+def test_rows_that_others_outgrow_say_what_they_would_have_said(fused: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Drawn ones, too, and choices of one prompt, which may be back before or after their prompt was read again."""
+    prompt = Prompt(tuple(range(20)), "")
+    jobs = [replace(each, limits=Limits(80, ignore_end=True)) for each in JOBS]
+    jobs += [Job(f"c{at}", prompt, Sampling(0.8, seed=3), Limits(80, ignore_end=True), choice=at) for at in range(3)]
+    alone = {each.id: text_of(run(fused, each), each.id) for each in jobs}
+    cost, prefix = cost_of(fused), PrefixCache(keeper_of(make_caches(fused)), 1 << 24)
+    stats, release = lambda: prefix.stats.bytes, prefix.release
+    memory = Memory(cost, 5 * cost.of(128) + cost.of(200), 512, stats, release, growth_tokens=8)
+    engine = Engine(CARD, MlxBackend(fused, 8, 32, prefix=prefix), EngineSettings(), memory=memory)
+    for each in jobs[:4]:
+        engine.add(each)
+    engine.add(*jobs[4:])
+    with caplog.at_level(logging.INFO, "lattice.engine"):
+        events = finish(engine)
+    assert "others need its memory" in caplog.text
+    assert {each.id: text_of(events, each.id) for each in jobs} == alone
     engine.close()
 
 
