@@ -275,6 +275,13 @@ static void blocks_of(const Packed& p, const Operand& x, int64_t first, int64_t 
       for (; row < x.rows; ++row) fast_tile<1, 2, 1, BITS, K>(p, x, row, block, out, stride);
     }
   }
+  if constexpr (DIGITS == 2 && kTileRows >= 4) {
+    for (; x.rows >= 8 && block + 2 <= last; block += 2) {
+      int64_t row = 0;
+      for (; row + 2 <= x.rows; row += 2) fast_tile<2, 2, 2, BITS, K>(p, x, row, block, out, stride);
+      for (; row < x.rows; ++row) fast_tile<1, 2, 2, BITS, K>(p, x, row, block, out, stride);
+    }
+  }
   for (; block < last; ++block) {
     for (int64_t row = 0; row < x.rows;) row += some_rows<DIGITS, BITS, K>(p, x, row, block, out, stride, x.rows - row);
   }
