@@ -156,7 +156,7 @@ class MlxBackend:
         made, read = self._decoding.step(chunk)
         self._prefix.trust()
         self._under_way, self._ending = chunk, ending
-        return told + _outcomes(made, read)
+        return told + _outcomes(made, [lane for lane in read if lane not in ending])
 
     def _settle(self) -> None:
         """Wait for the chunks that the newest pass reads. A fault is raised by the next `advance`, which owns it."""
@@ -172,6 +172,7 @@ class MlxBackend:
             self._fault = fault
             return
         self._decoding.keep(ending, self._leave)
+        self._told += [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in ending]
         self._told += [Progress(lane.job_id, done, len(lane.ids)) for lane, done in self._prompts.settle(chunk)]
         self._prefix.trust()
 

@@ -13,8 +13,10 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from lattice_cli.engine.backend import Emitted, Progress
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.mlx_backend import MlxBackend
+from lattice_cli.engine.row import Row
 from lattice_cli.events import Event, Finished
 from lattice_cli.job import Job
 from lattice_cli.kernels import fused, install, native_choice
@@ -95,6 +97,16 @@ def test_a_prompt_is_read_in_the_passes_of_a_stream(network: Any) -> None:
     assert counted.passes[0] == 3  # the stream's own prompt, with its first token
     assert len(counted.passes) <= STREAM.limits.max_tokens + 1
     assert sum(counted.passes) >= 3 + 39 + 70 + 7
+
+
+def test_a_prompt_is_told_to_be_read_when_it_is(network: Any) -> None:
+    """The pass with its end runs on when `advance` comes back; who measures would take that for the end of reading."""
+    backend = MlxBackend(network, 4, 32)
+    backend.insert(Row(job("a", range(20), GREEDY, max_tokens=3), CARD))
+    assert backend.advance() == []
+    told = backend.advance()
+    assert told[0] == Progress("a", 20, 20) and isinstance(told[1], Emitted) and len(told) == 2
+    backend.close()
 
 
 @pytest.mark.parametrize("leaving", ["stream", "newcomer"])
