@@ -141,7 +141,7 @@ def test_thoughts_are_apart_and_counted() -> None:
     with stage(replies, think=["<think>", "</think>"]) as house, house.client() as one:
         answer = one.post(PATH, json=body()).json()
     thought = {"reasoning_content": "hm", "reasoning": "hm"}
-    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "42", **thought}
+    assert answer["choices"][0]["message"] == {"role": "assistant", "content": "42", "refusal": None, **thought}
     assert answer["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2}
 
 
@@ -158,7 +158,8 @@ def test_a_stop_text_ends_the_reply_and_is_not_sent(client: httpx2.Client) -> No
     answer = client.post(PATH, json=body(stop=["o w"])).json()
     assert answer["choices"][0] == {
         "index": 0,
-        "message": {"role": "assistant", "content": "hell"},
+        "message": {"role": "assistant", "content": "hell", "refusal": None},
+        "logprobs": None,
         "finish_reason": "stop",
     }
 
@@ -478,7 +479,7 @@ def test_a_server_that_leaves_takes_no_new_work() -> None:
     with stage() as house, house.client() as one:
         with one.stream("POST", PATH, json=body("hang", stream=True)) as running:
             lines = running.iter_lines()
-            assert '"role":"assistant"' in next(lines)
+            assert '"role":"assistant"' in said(lines)
             house.worker.drain()
             health = one.get("/health")
             assert (health.status_code, health.json()) == (503, {"status": "draining"})
@@ -544,6 +545,11 @@ def test_one_reply_of_several_that_fails_ends_the_answer() -> None:
 # Time.
 
 
+def said(lines: Iterator[str]) -> str:
+    """The next line with something in it."""
+    return next(line for line in lines if line and not line.startswith(":"))
+
+
 def test_a_queued_stream_is_committed_and_kept_alive_by_the_clock() -> None:
     """Report 16: no byte, not even headers, while a request waits behind another."""
     with (
@@ -565,7 +571,7 @@ def test_a_silent_stream_is_kept_alive_by_the_clock(content: str) -> None:
         asked = body(content, stream=True, stop="x" * 2000, max_tokens=3000)
         with one.stream("POST", PATH, json=asked) as answer:
             lines = answer.iter_lines()
-            assert '"role":"assistant"' in next(lines)
+            assert '"role":"assistant"' in said(lines)  # a slow engine may take longer than the first keep-alive
             next(lines)
             assert [next(lines) for _ in range(6)] == [": keep-alive", ""] * 3
         eventually(house.worker.idle)
@@ -576,9 +582,8 @@ def test_text_goes_out_as_it_comes() -> None:
     with stage() as house, house.client() as one:
         with one.stream("POST", PATH, json=body("hang", stream=True)) as answer:
             lines = answer.iter_lines()
-            assert '"role":"assistant"' in next(lines)
-            next(lines)
-            assert '"content":"a"' in next(lines)
+            assert '"role":"assistant"' in said(lines)
+            assert '"content":"a"' in said(lines)
         eventually(house.worker.idle)
 
 

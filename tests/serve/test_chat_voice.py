@@ -105,13 +105,13 @@ def completion(*pieces: tuple[Channel, str]) -> Completion:
 
 
 def test_a_whole_answer() -> None:
-    """Reports 10 and 13."""
+    """Reports 10 and 13. OpenAI's schema asks for `refusal` and `logprobs`, null or not."""
     answers = [completion((Channel.ANSWER, "a"), (Channel.ANSWER, "b")), completion((Channel.REASONING, "hm"))]
     assert voice(choices=2).whole(answers) == (
         b'{"id":"chatcmpl-1","created":1700000000,"model":"a/b","object":"chat.completion","choices":['
-        b'{"index":0,"message":{"role":"assistant","content":"ab"},"finish_reason":"stop"},'
-        b'{"index":1,"message":{"role":"assistant","content":"","reasoning_content":"hm","reasoning":"hm"},'
-        b'"finish_reason":"stop"}],'
+        b'{"index":0,"message":{"role":"assistant","content":"ab","refusal":null},"logprobs":null,"finish_reason":"stop"},'
+        b'{"index":1,"message":{"role":"assistant","content":"","refusal":null,"reasoning_content":"hm","reasoning":"hm"},'
+        b'"logprobs":null,"finish_reason":"stop"}],'
         b'"usage":{"prompt_tokens":7,"completion_tokens":6,"total_tokens":13,'
         b'"prompt_tokens_details":{"cached_tokens":4},"completion_tokens_details":{"reasoning_tokens":2}},'
         + TIMINGS % b"8.0"
@@ -164,11 +164,13 @@ def test_a_whole_answer_with_calls_has_null_where_it_says_nothing_else(text: str
         "message": {
             "role": "assistant",
             "content": content,
+            "refusal": None,
             "tool_calls": [
                 {"type": "function", "function": {"name": "add", "arguments": '{"a":1}'}},
                 {"type": "function", "function": {"name": "mul", "arguments": "{}"}},
             ],
         },
+        "logprobs": None,
         "finish_reason": "tool_calls",
     }
 

@@ -88,6 +88,10 @@ def test_null_means_absent_everywhere(name: str) -> None:
     assert parse(**{name: None}) == ASK
 
 
+def test_minus_one_keeps_all_tokens_as_vllm_and_llama_server_have_it() -> None:
+    assert parse(top_k=-1) == parse(top_k=0)
+
+
 @pytest.mark.parametrize("name", ["stream_options", "seed", "top_k", "top_p", "n", "max_completion_tokens", "min_p"])
 def test_null_means_absent_for_the_rest_too(name: str) -> None:
     assert parse(**{name: None}) == ASK
@@ -156,7 +160,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[int, str, str | None]]] = [
     ({"temperature": True}, (400, "invalid_temperature", "temperature")),
     ({"top_p": 0}, (400, "invalid_top_p", "top_p")),
     ({"top_p": 1.5}, (400, "invalid_top_p", "top_p")),
-    ({"top_k": -1}, (400, "invalid_request", "top_k")),
+    ({"top_k": -2}, (400, "invalid_request", "top_k")),
     ({"top_k": 1.5}, (400, "invalid_request", "top_k")),
     ({"min_p": 1.1}, (400, "invalid_request", "min_p")),
     ({"repetition_penalty": 0}, (400, "invalid_request", "repetition_penalty")),

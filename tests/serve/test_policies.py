@@ -225,7 +225,7 @@ def test_openai_keeps_thoughts_apart_and_bounds_them(houses: Any) -> None:
     assert (asked["prompt"], asked["reasoning_apart"]) == ("tell", True)
     said = ask(houses, OPENAI, body("ponder", reasoning_budget=2, max_tokens=4)).json()
     thought = {"reasoning_content": "a", "reasoning": "a"}
-    assert said["choices"][0]["message"] == {"role": "assistant", "content": "c", **thought}
+    assert said["choices"][0]["message"] == {"role": "assistant", "content": "c", "refusal": None, **thought}
     assert said["usage"]["completion_tokens"] == 4
 
 

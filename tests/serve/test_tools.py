@@ -150,7 +150,8 @@ def test_where_nothing_can_be_called_json_is_text(fields: dict[str, Any]) -> Non
     text = '[{"name": "apple", "arguments": {}}]'
     with stage([{"tokens": [text]}], tool_parser="json") as house, house.client() as one:
         (choice,) = one.post(PATH, json=body(**fields)).json()["choices"]
-    assert choice == {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    message = {"role": "assistant", "content": text, "refusal": None}
+    assert choice == {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
 
 
 def test_one_call_at_the_most_where_more_are_not_wanted() -> None:

@@ -117,16 +117,22 @@ class ChatVoice:
         )
 
     def _choice(self, index: int, completion: Completion) -> dict[str, Any]:
-        told: dict[str, Any] = {"index": index, "message": _message(completion)}
+        scores = None
         if self._logprobs:
-            told["logprobs"] = chat_logprobs(completion.scores(Channel.ANSWER), completion.scores(Channel.REASONING))
-        told["finish_reason"] = completion.finished.reason if completion.finished else None
-        return told
+            scores = chat_logprobs(completion.scores(Channel.ANSWER), completion.scores(Channel.REASONING))
+        return {
+            "index": index,
+            "message": _message(completion),
+            "logprobs": scores,
+            "finish_reason": completion.finished.reason if completion.finished else None,
+        }
 
 
 def _message(completion: Completion) -> dict[str, Any]:
-    """No content is an empty text, or null where there are calls instead."""
-    message: dict[str, Any] = {"role": "assistant", "content": completion.answer}
+    """No content is an empty text, or null where there are calls instead. OpenAI's schema asks for a `refusal`, and
+    for `logprobs` beside the message, even where they are null.
+    """
+    message: dict[str, Any] = {"role": "assistant", "content": completion.answer, "refusal": None}
     if completion.reasoning:
         message |= {"reasoning_content": completion.reasoning, "reasoning": completion.reasoning}
     if completion.calls:

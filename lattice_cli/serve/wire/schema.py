@@ -37,7 +37,7 @@ class SharedFields(msgspec.Struct):
     model: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     repeat_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -68,7 +68,7 @@ def sampling_of(fields: SharedFields) -> SamplingChoice:
         raise InvalidField("`seed` does not fit 64 bits", param="seed")
     return SamplingChoice(
         temperature=fields.temperature,
-        top_k=fields.top_k,
+        top_k=0 if fields.top_k == -1 else fields.top_k,  # vLLM and llama-server say -1 for all tokens
         top_p=fields.top_p,
         min_p=fields.min_p,
         repetition_penalty=agreed(fields, "repetition_penalty", "repeat_penalty"),
