@@ -53,7 +53,9 @@ class CallStage:
         return self._run()
 
     def flush(self) -> list[Part]:
-        """What was held back, at the end of a reply. A call that was cut stays cut: its JSON is not closed."""
+        """What was held back, at the end of a reply. A call that was cut stays cut: its JSON is not closed. Behind a
+        call a piece of a marker, or of a next call that has no name yet, is nobody's text.
+        """
         self._final = True
         return self._run()
 
@@ -81,6 +83,8 @@ class CallStage:
 
     def _refuse(self, length: int) -> bool:
         """The first `length` characters, which looked like a call's beginning, are prose."""
+        if self._cut_off():
+            self._lead = self._held = ""
         self._say(self._lead + self._held[:length])
         self._held, self._lead = self._held[length:], ""
         self._state = self._prose
@@ -106,6 +110,8 @@ class CallStage:
             self._held = self._held[at:]
             self._state = self._begin
             return True
+        if self._cut_off():
+            self._held = ""
         keep = 0 if self._final else held_suffix(self._held, self.openings)
         certain = self._held[: len(self._held) - keep]
         if (self._after_call or not self._said) and not certain.strip() and not (self._final and not self._called):
@@ -115,6 +121,10 @@ class CallStage:
         self._held = self._held[len(certain) :]
         self._say(certain)
         return False
+
+    def _cut_off(self) -> bool:
+        """Whether what is held at the end of the reply was going to be a marker behind a call."""
+        return self._final and self._after_call
 
     def _say(self, text: str) -> None:
         if self._after_call and not self._said:

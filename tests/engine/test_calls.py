@@ -251,6 +251,27 @@ def test_a_call_that_is_cut_stays_cut(dialect: str) -> None:
     assert (content, calls) == ("", [("f", '{"city": "Os')])
 
 
+TWO_CALLS = {
+    "json": f"{hermes()}\n{hermes()}",
+    "qwen3_coder": f"{coder('f', city='Oslo')}\n{coder('f', city='Oslo')}",
+    "mistral": '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a": 1}}]',
+    "llama3_json": '{"name": "f", "parameters": {"a": 1}}; {"name": "f", "parameters": {"a": 1}}',
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_limit_behind_a_call_leaves_no_piece_of_a_marker(dialect: str) -> None:
+    """Report 30: no markup comes as content. A limit fell into `</tool_call>`, and the answer was `</tool`."""
+    text = TWO_CALLS[dialect]
+    for end in range(1, len(text) + 1):
+        content, calls = read(dialect, [text[:end]])
+        assert not calls or content == "", f"cut at {end}"
+        if dialect != "llama3_json":  # a call there is the whole reply
+            content, calls = read(dialect, ["Let me see. ", text[:end]])
+            assert not calls or content.strip() == "Let me see.", f"cut at {end}"
+    assert read(dialect, [text])[1][0][0] == "f"
+
+
 def test_a_call_with_markers_may_name_what_was_not_offered_and_one_without_may_not() -> None:
     assert said("json", hermes("other")) == ("", [("other", '{"city": "Oslo"}')])
     assert said("qwen3_coder", coder("other", city="Oslo")) == ("", [("other", '{"city": "Oslo"}')])
