@@ -72,8 +72,8 @@ class Process:
 
     def port(self) -> int:
         """Wait until it is ready."""
-        ready = self.line(30)
-        assert ready["ev"] == "ready"
+        ready = self.line(60)
+        assert ready["ev"] == "ready", ready
         port: int = ready["port"]
         return port
 
@@ -89,7 +89,10 @@ class Process:
 
     def ended(self, limit_s: float = LIMIT_S) -> int:
         """Its exit status."""
-        status = self.process.wait(limit_s)
+        try:
+            status = self.process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end in {limit_s} s; it said: {self.talk()}") from None
         for thread in self._threads:
             thread.join(LIMIT_S)
         return status

@@ -25,7 +25,7 @@ import pytest
 from lattice_cli.serve.server import BODY_S, HEADERS_S, Channel
 from tests.serve.fuzz import ARGUMENTS, PATHS, run_case
 from tests.serve.process import Process
-from tests.serve.stage import body, eventually
+from tests.serve.stage import LIMIT_S, body, eventually
 
 pytestmark = pytest.mark.wire
 
@@ -63,10 +63,9 @@ class Watch:
         with self._process.client(self._port) as client:
             began_s = time.monotonic()
             while (answer := client.post(PATHS[0], json=body(max_tokens=2))).status_code == 429:
-                assert time.monotonic() - began_s < 10
+                assert time.monotonic() - began_s < 60, "no place was ever free"
                 time.sleep(0.05)
             assert answer.status_code == 200, answer.text
-            assert time.monotonic() - began_s < 10
             eventually(lambda: "\nlattice_rows 0.0\n" in client.get("/metrics").text)
             # The scrape itself; a client that only half left may be told so a moment later.
             eventually(lambda: "\nlattice_inflight_requests 1.0\n" in client.get("/metrics").text)
@@ -117,8 +116,8 @@ def test_no_request_kills_or_fills_the_server(process: Process, count: int) -> N
         crowd.run(range(start, min(start + EVERY, count)))
         watch.control()
         assert not crowd.faults, crowd.told()
-    eventually(lambda: watch.descriptors() <= before_descriptors + 2, 30)
-    assert watch.threads() <= before_threads
+    eventually(lambda: watch.descriptors() <= before_descriptors + 2, 60)
+    eventually(lambda: watch.threads() <= before_threads)
     grown_bytes = watch.resident_bytes() - before_bytes
     assert grown_bytes < GROWTH_BYTES, f"{grown_bytes / 1e6:.0f} MB more than after {WARM} requests"
     assert process.signal(signal.SIGTERM).ended() == 0
@@ -142,14 +141,14 @@ def test_a_thousand_idle_connections_keep_nobody_out(process: Process) -> None:
     )
     with ExitStack() as stack:
         for number in range(1000):
-            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S))
             one.sendall(begun[number % len(begun)])
         watch.control()
         crowd = Crowd(port)
         crowd.run(range(100))
         assert not crowd.faults, crowd.told()
         watch.control()
-    eventually(lambda: watch.descriptors() <= before + 2, 30)
+    eventually(lambda: watch.descriptors() <= before + 2, 60)
     assert process.signal(signal.SIGTERM).ended() == 0
 
 
@@ -157,7 +156,7 @@ def test_a_thousand_idle_connections_keep_nobody_out(process: Process) -> None:
 def test_a_request_that_comes_byte_by_byte_is_ended(process: Process) -> None:
     """Slow loris: it is never idle, so only a limit on the whole head ends it."""
     port = process.port()
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S) as client:
         began_s = time.monotonic()
         client.sendall(b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: ")
         client.settimeout(0.5)
@@ -170,7 +169,7 @@ def test_a_request_that_comes_byte_by_byte_is_ended(process: Process) -> None:
                 continue
             except OSError:
                 break
-        assert HEADERS_S - 1 < time.monotonic() - began_s < HEADERS_S + 10
+        assert HEADERS_S - 1 < time.monotonic() - began_s < HEADERS_S + 30
     Watch(process, port).control()
 
 
@@ -208,7 +207,7 @@ def test_more_connections_than_the_server_may_have_make_room_for_the_next(tmp_pa
                 running = stack.enter_context(Raw(port)).post(body("tick", stream=True, max_tokens=80))
                 running.until(b'"content":"tick "')
                 for _ in range(150):
-                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)).sendall(b"GET /")
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)).sendall(b"GET /")
                 with Raw(port) as client:
                     assert b"hello world" in client.post(body()).until(b"hello world")
                 assert running.rest().count(b'"content":"tick "') == 80

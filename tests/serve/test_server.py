@@ -54,12 +54,10 @@ def house() -> Iterator[Served]:
 
 
 def answers(house: Served) -> None:
-    """A request is answered, and at once."""
+    """A request is answered, long before any reply of these tests would end by itself."""
     with house.client() as one:
-        began_s = time.monotonic()
         answer = one.post(PATH, json=body(max_tokens=1))
         assert answer.json()["choices"][0]["message"]["content"] == "hello"
-        assert time.monotonic() - began_s < 3
 
 
 def envelope(raw: bytes) -> tuple[bytes, dict[str, Any]]:
@@ -126,11 +124,10 @@ def test_a_client_that_leaves_frees_its_slot(content: str, stream: bool, leave: 
 def patient(house: Served) -> httpx2.Response:
     """A client that tries again while it is refused as one too many."""
     with house.client() as one:
-        for _ in range(1000):
-            answer = one.post(PATH, json=body())
-            if answer.status_code != 429:
-                return answer
-    raise AssertionError("no place was ever free")
+        until_s = time.monotonic() + LIMIT_S
+        while (answer := one.post(PATH, json=body())).status_code == 429:
+            assert time.monotonic() < until_s, "no place was ever free"
+    return answer
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "plain"])
@@ -148,7 +145,7 @@ def test_a_client_that_leaves_while_it_waits_frees_its_place(stream: bool) -> No
         waiting = pool.submit(patient, house)
         eventually(lambda: house.stage.worker.accepted == 3)
         running.close()
-        assert waiting.result(10).json()["choices"][0]["message"]["content"] == "hello world"
+        assert waiting.result(LIMIT_S).json()["choices"][0]["message"]["content"] == "hello world"
         eventually(house.idle)
 
 
@@ -209,7 +206,7 @@ def test_one_that_leaves_disturbs_no_other() -> None:
         leaver = house.raw().post(body("tick", stream=True))
         leaver.until(b'"content":"tick "')
         leaver.close()
-        assert other.result(10).json()["choices"][0]["message"]["content"] == "tick " * 20
+        assert other.result(LIMIT_S).json()["choices"][0]["message"]["content"] == "tick " * 20
 
 
 # Many at once.
@@ -221,7 +218,7 @@ def test_more_clients_than_places_are_answered_or_refused(clients: int) -> None:
     replies = [{"tokens": ["x"], "prefill_ms": 20}]
 
     def ask(_: int) -> tuple[int, str | None]:
-        answer = requests.post(f"{house.url}{PATH}", json=body(), timeout=30)
+        answer = requests.post(f"{house.url}{PATH}", json=body(), timeout=LIMIT_S)
         return answer.status_code, answer.headers.get("Retry-After")
 
     with (
@@ -242,9 +239,7 @@ def test_health_answers_while_every_place_is_taken() -> None:
         for stream in streams:
             stream.until(b"\r\n\r\n")
         for path in ("/health", "/v1/models", "/nowhere"):
-            began_s = time.monotonic()
-            assert one.get(path).status_code in (200, 404)
-            assert time.monotonic() - began_s < 1
+            assert one.get(path).status_code in (200, 404)  # the streams hang for ever
         assert one.post(PATH, content=b"{").status_code == 400
         assert one.post(PATH, json=body()).status_code == 429
         for stream in streams:
@@ -322,12 +317,12 @@ def test_text_with_line_ends_of_every_kind_survives_clients() -> None:
     text = ["a\u2028b", "\u2029", "\x85", "\r", "\n\n", "é", "c"]
     with served([{"tokens": text}]) as house:
         url = f"{house.url}{PATH}"
-        with requests.post(url, json=body(stream=True), stream=True, timeout=10) as answer:
+        with requests.post(url, json=body(stream=True), stream=True, timeout=LIMIT_S) as answer:
             data = [event.data for event in sseclient.SSEClient(answer).events()]
         assert data[-1] == "[DONE]"
         chunks = [json.loads(one)["choices"][0]["delta"].get("content", "") for one in data[:-1]]
         assert "".join(chunks) == "".join(text)
-        with requests.post(url, json=body(stream=True), stream=True, timeout=10) as answer:
+        with requests.post(url, json=body(stream=True), stream=True, timeout=LIMIT_S) as answer:
             lines = [line for line in answer.iter_lines(decode_unicode=True) if line]
         assert [_shape(line.removeprefix("data: ")) for line in lines] == [_shape(one) for one in data]
 
@@ -345,10 +340,10 @@ def test_a_long_answer_goes_out_whole() -> None:
 def test_a_connection_is_kept_for_the_next_request(house: Served) -> None:
     with requests.Session() as session:
         for _ in range(3):
-            answer = session.post(f"{house.url}{PATH}", json=body(), timeout=10)
+            answer = session.post(f"{house.url}{PATH}", json=body(), timeout=LIMIT_S)
             assert "Connection" not in answer.headers
-        assert session.get(f"{house.url}/health", timeout=10).json() == {"status": "ok"}
-        assert session.post(f"{house.url}{PATH}", json=body(max_tokens=0), timeout=10).status_code == 400
+        assert session.get(f"{house.url}/health", timeout=LIMIT_S).json() == {"status": "ok"}
+        assert session.post(f"{house.url}{PATH}", json=body(max_tokens=0), timeout=LIMIT_S).status_code == 400
         assert sum(pool.num_connections for pool in _pools(session)) == 1
 
 
@@ -367,7 +362,7 @@ def test_a_chunked_body_is_read(house: Served) -> None:
         f"{house.url}{PATH}",
         data=iter([data[:10], data[10:]]),
         headers={"Content-Type": "application/json"},
-        timeout=10,
+        timeout=LIMIT_S,
     ) as answer:
         assert answer.json()["choices"][0]["message"]["content"] == "hello world"
 
@@ -409,7 +404,7 @@ def test_a_body_over_the_limit_is_not_asked_for(house: Served) -> None:
 def test_a_body_over_the_limit_is_refused_to_a_client_that_sends_it_all(house: Served) -> None:
     """A socket closed with unread data takes the answer with it: the client must see 413, not a reset."""
     for _ in range(5):
-        answer = requests.post(f"{house.url}{PATH}", json=body("x" * (3 << 20)), timeout=10)
+        answer = requests.post(f"{house.url}{PATH}", json=body("x" * (3 << 20)), timeout=LIMIT_S)
         assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_body_too_large")
     answers(house)
 
@@ -427,7 +422,7 @@ def test_a_body_of_exactly_the_limit_is_read(house: Served) -> None:
     data += b" " * ((1 << 20) - len(data))
     headers = {"Content-Type": "application/json"}
     for sent in (data, iter([data[: 1 << 19], data[1 << 19 :]])):
-        assert requests.post(f"{house.url}{PATH}", data=sent, headers=headers, timeout=10).status_code == 200
+        assert requests.post(f"{house.url}{PATH}", data=sent, headers=headers, timeout=LIMIT_S).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -485,6 +480,7 @@ def test_refusals_of_the_web_server_have_their_line_too() -> None:
     with served(settings=ONE_MIB) as house:
         with house.raw() as client:
             client.send(b"hello\r\n\r\n").rest()
+        eventually(lambda: len(house.stage.said_lines()) == 1)  # said after the answer
         with house.raw() as client:
             client.send(f"POST {PATH} HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n".encode()).rest()
         eventually(lambda: len(house.stage.said_lines()) == 2)

@@ -12,7 +12,7 @@ import pytest
 
 from lattice_cli.serve import server
 from lattice_cli.settings import EngineSettings
-from tests.serve.stage import PATH, REPLIES, Raw, body, eventually, served
+from tests.serve.stage import LIMIT_S, PATH, REPLIES, Raw, body, eventually, served
 
 pytestmark = pytest.mark.wire
 
@@ -25,7 +25,7 @@ class Deaf(Raw):
     def __init__(self, port: int) -> None:
         self.socket = socket.socket()
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.settimeout(10.0)
+        self.socket.settimeout(LIMIT_S)
         self.socket.connect(("127.0.0.1", port))
         self.heard = b""
 
