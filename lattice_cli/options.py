@@ -135,6 +135,19 @@ def above_zero(value: float | None) -> float | None:
     return value
 
 
+def not_empty(values: list[str] | None) -> list[str] | None:
+    """For names that requests may give: an empty one is a request without any."""
+    if any(not value.strip() for value in values or ()):
+        raise typer.BadParameter("it must not be empty.")
+    return values
+
+
+def is_typed(context: typer.Context, name: str) -> bool:
+    """Whether the command line itself names an option, by the name of its parameter."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def choose_logging(
     context: typer.Context, level: LogLevel | None, form: LogFormat | None, file: Path | None = None
 ) -> None:

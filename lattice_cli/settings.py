@@ -74,6 +74,19 @@ def read_api_key(env: Mapping[str, str] = os.environ) -> str | None:
     return env.get("LATTICE_API_KEY") or env.get("OPENAI_API_KEY") or None
 
 
+def check_serve_keys(env: Mapping[str, str] = os.environ) -> None:
+    """Whoever sets the variable means to be protected by it; `"$(cat key)"` is empty where `cat` failed.
+
+    Raises: UsageError where it is set and holds no key.
+    """
+    if not env.get("LATTICE_API_KEY", "key").strip():
+        raise UsageError(
+            "`LATTICE_API_KEY` is set and holds no key, so anybody could use the server",
+            param="LATTICE_API_KEY",
+            hint="unset it for a server without a key",
+        )
+
+
 def _kernels(text: str) -> str:
     if text in KERNELS:
         return text

@@ -44,7 +44,7 @@ HOMES = {
     "rich": r"console|chat\.(view|rendered)|bench\.report",
     "prompt_toolkit": r"chat\..*",
     "sseclient": r"bench\.(load|parity_stream)|chat\.remote_stream",
-    "typer": r"cli|options|serve\.options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
+    "typer": r"cli|options|serve\.(?:request_)?options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
 }
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
 

@@ -9,7 +9,7 @@ import pytest
 
 from lattice_cli.errors import UsageError
 from lattice_cli.options import Kernels
-from lattice_cli.settings import KERNELS, read_api_key, read_home
+from lattice_cli.settings import KERNELS, check_serve_keys, read_api_key, read_home
 
 pytestmark = pytest.mark.pure
 
@@ -39,6 +39,15 @@ def test_a_thread_count_that_is_none_is_refused(value: str) -> None:
         read_home({"LATTICE_THREADS": value})
     assert caught.value.message == f"`LATTICE_THREADS` is `{value}`, and must be a number from 1 to 1024"
     assert caught.value.param == "LATTICE_THREADS"
+
+
+@pytest.mark.parametrize("value", ["", " ", "\n"])
+def test_a_variable_for_keys_that_holds_none_is_no_open_door(value: str) -> None:
+    """`LATTICE_API_KEY="$(cat key)"` where `cat` failed: the server had started without a key."""
+    check_serve_keys({})
+    check_serve_keys({"LATTICE_API_KEY": "a b"})
+    with pytest.raises(UsageError, match="`LATTICE_API_KEY` is set and holds no key"):
+        check_serve_keys({"LATTICE_API_KEY": value})
 
 
 def test_a_mode_that_is_none_is_refused() -> None:

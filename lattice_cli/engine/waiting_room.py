@@ -28,6 +28,7 @@ class WaitingRoom:
         self._places = places
         self._clock = clock
         self._lock = threading.Lock()
+        self._emptied = threading.Condition(self._lock)
         self._unfinished: dict[Ticket, int] = {}  # jobs without a terminal event, of each open ticket
         self._ends_s: deque[float] = deque(maxlen=ENDS_REMEMBERED)  # when the last tickets were closed
 
@@ -63,6 +64,13 @@ class WaitingRoom:
             if not self._unfinished[ticket]:
                 del self._unfinished[ticket]
                 self._ends_s.append(self._clock())
+                if not self._unfinished:
+                    self._emptied.notify_all()
+
+    def wait_empty(self, timeout_s: float) -> bool:
+        """Whether no ticket is open, at the latest after so long. Blocks."""
+        with self._emptied:
+            return self._emptied.wait_for(lambda: not self._unfinished, timeout_s)
 
     def _retry_after_s(self) -> int:
         """The time between two ends of late; where none ended for longer than that, as long as that has been."""

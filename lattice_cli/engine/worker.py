@@ -124,6 +124,10 @@ class EngineWorker:
         """No ticket is open."""
         return len(self._room) == 0
 
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Whether no ticket is open, at the latest after so long. Blocks."""
+        return self._room.wait_empty(timeout_s)
+
     def open_jobs(self) -> int:
         """Jobs without a terminal event, running or waiting."""
         return self._room.open_jobs

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from lattice_cli.options import above_zero, finite
+from lattice_cli.options import LogFormat, LogLevel, finite
 
 HostOption = Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0 is any of this machine.")]
 PortOption = Annotated[
@@ -42,19 +42,16 @@ CorsOriginOption = Annotated[
         help="Let web pages of this origin read answers, such as http://localhost:3000; repeatable, `*` is all.",
     ),
 ]
+LogLevelOption = Annotated[
+    LogLevel | None, typer.Option(help="How much to say on stderr; info has a line for each request.")
+]
+LogFormatOption = Annotated[LogFormat | None, typer.Option(help="How to say it.")]
+LogPromptsOption = Annotated[bool, typer.Option("--log-prompts", help="Log the text of prompts too (level info).")]
 LogFileOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         help="Log to this file instead of stderr, a line for each request; it may be rotated. SIGHUP is harmless then.",
-    ),
-]
-RequestTimeoutOption = Annotated[
-    float | None,
-    typer.Option(
-        metavar="SECONDS",
-        callback=above_zero,
-        help="How long a request may take: then 504, or the reply as far as it came [default: as long as it takes].",
     ),
 ]
 DrainOption = Annotated[
@@ -64,3 +61,6 @@ DrainOption = Annotated[
     ),
 ]
 OldDrainOption = Annotated[float | None, typer.Option("--drain-s", min=0, callback=finite, hidden=True)]
+ExitOnBrokenOption = Annotated[
+    bool, typer.Option("--exit-on-broken", help="End with a failure when the engine is broken.")
+]

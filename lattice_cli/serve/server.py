@@ -43,6 +43,7 @@ HEADERS_S = 20.0  # within which the head of a request must be here once it has 
 BODY_S = 300.0  # and all of it
 STALL_S = 60.0  # in which a client must take something of what waits for it
 LOOK_S = 5  # between two looks at who is late
+LAST_LOOK_S = 0.005  # at what is unsent when the server ends: waitress tells nobody when its buffers are empty
 EVICTED_SHARE = 8  # one of so many connections makes room when there are too many
 
 
@@ -242,7 +243,7 @@ class HttpServer:
         until_s = time.monotonic() + timeout_s
         self._dispatcher.set_thread_count(0)
         while (self._dispatcher.threads or self._unsent()) and time.monotonic() < until_s:
-            time.sleep(0.005)
+            time.sleep(LAST_LOOK_S)
         self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._map, ignore_all=True))
         self._thread.join(1.0)
         return not self._dispatcher.threads and not self._thread.is_alive()

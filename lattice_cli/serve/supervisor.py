@@ -14,7 +14,6 @@ import queue
 import signal
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from types import FrameType
 
@@ -161,9 +160,7 @@ class Supervisor:
         loading = self._worker.card is None
         self._worker.drain()
         self._server.drain()
-        until_s = time.monotonic() + drain_s
-        while not self._worker.idle() and time.monotonic() < until_s:
-            time.sleep(0.02)
+        self._worker.wait_idle(drain_s)
         joined = self._worker.stop(LOAD_STOP_S if loading else STOP_S)
         stopped = self._server.stop()
         self._remove()

@@ -5,6 +5,8 @@ Thread: any
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from lattice_cli.engine.ticket import Ticket
@@ -72,3 +74,19 @@ def test_an_idle_hour_says_nothing_of_how_fast_requests_end() -> None:
     for name in "bc":
         room.enter(ticket(name))
     assert retry_after_s(room) == 1
+
+
+def test_whoever_waits_for_an_empty_room_is_told_at_once_and_not_for_ever() -> None:
+    room, both = WaitingRoom(2), [ticket("a"), ticket("b")]
+    assert room.wait_empty(0.0)
+    for one in both:
+        room.enter(one)
+    assert not room.wait_empty(0.01)
+    empty = threading.Event()
+    waiter = threading.Thread(target=lambda: empty.set() if room.wait_empty(60.0) else None)
+    waiter.start()
+    room.job_ended(both[0])
+    assert not empty.wait(0.05)
+    room.job_ended(both[1])
+    assert empty.wait(10.0)
+    waiter.join()

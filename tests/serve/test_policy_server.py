@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lattice_cli.policy import LATTICE_050, LATTICE_061, POLICIES, Policy
-from lattice_cli.serve.command import PolicyName
+from lattice_cli.serve.request_options import PolicyName
 from lattice_cli.serve.wire import wire_named
 from lattice_cli.serve.wire.lattice_050 import Lattice050
 from lattice_cli.serve.wire.lattice_061 import Lattice061

@@ -228,6 +228,11 @@ def test_all_origins_may_read_but_bring_no_credentials() -> None:
         ["--unix-socket", "lattice.sock", "--host", "127.0.0.1"],
         ["--unix-socket", "lattice.sock", "--port", "0"],
         ["--unix-socket", "lattice.sock", "--allow-host", "a"],
+        ["--host", ""],
+        ["--alias", " "],
+        ["--no-prefix-cache", "--cache-dir", "kept"],
+        ["--no-prefix-cache", "--cache-bytes", "1G"],
+        ["--cache-bytes", "0", "--cache-dir", "kept"],
     ],
 )
 def test_options_that_cannot_be_are_usage_errors(tmp_path: Path, arguments: list[str]) -> None:
@@ -235,6 +240,17 @@ def test_options_that_cannot_be_are_usage_errors(tmp_path: Path, arguments: list
 
     script = f"script:{write_script(tmp_path, REPLIES)}"
     assert run(["serve", "--model", script, *([] if "--port" in arguments else ["--port", "0"]), *arguments]) == 2
+
+
+def test_an_empty_variable_for_keys_does_not_open_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from lattice_cli.cli import run
+
+    monkeypatch.setenv("LATTICE_API_KEY", "")
+    script = f"script:{write_script(tmp_path, REPLIES)}"
+    assert run(["serve", "--model", script, "--port", "0"]) == 2
+    assert "`LATTICE_API_KEY` is set and holds no key" in capsys.readouterr().err
 
 
 # A socket at a path.
