@@ -206,45 +206,81 @@ static void exact_tile(const Packed& p, const Operand& x, int64_t row, int64_t b
   store_tile<R>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
 }
 
-// BITS 0: the weights as they are. Four sums, of columns c with the same c % 4; the rest goes to the first.
-template <int R, ScaleKind K>
-static void dense_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
+// BITS 0: the weights as they are, R rows times B blocks, columns [first, last) of them; further ones are added to what
+// `out` has. 64 columns have four sums, of those with the same c % 4, added one after the other (one row reads its weights
+// in order so); what is left of the last has one.
+template <int R, int B, ScaleKind K>
+static void dense_tile(const Packed& p, const Operand& x, int64_t row, int64_t block, int64_t first, int64_t last,
+                       float* out, int64_t stride) {
   constexpr int kBytes = 16 * (K == ScaleKind::float32 ? 4 : 2), kSums = R == 1 ? 4 : 1;
   const float* values[R];
   for (int r = 0; r < R; ++r) values[r] = x.values + (row + r) * p.columns;
-  const uint8_t* weights = p.data + block * p.block_bytes();
-  const int64_t columns = p.columns, whole = columns / 4 * 4;
-  vf acc[R][V] = {};
-  for (int first = 0; first < 4; first += kSums) {
-    vf part[kSums][R][V] = {};
-    for (int64_t c = 0; c < whole; c += 4) {
+  const uint8_t* weights[B];
+  for (int b = 0; b < B; ++b) weights[b] = p.data + (block + b) * p.block_bytes();
+  vf acc[B][R][V] = {};
+  if (first > 0) {
+    for (int b = 0; b < B; ++b) {
+      for (int r = 0; r < R; ++r) {
+        for (int v = 0; v < V; ++v) acc[b][r][v] = load(out + (row + r) * stride + 16 * (block + b) + W * v);
+      }
+    }
+  }
+  int64_t c = first;
+  for (; c + 64 <= last; c += 64) {
+    for (int q = 0; q < 4; q += kSums) {
+      vf part[kSums][B][R][V] = {};
+      for (int i = 0; i < 16; ++i) {
+        for (int s = 0; s < kSums; ++s) {
+          const int64_t at = c + 4 * i + q + s;
+          for (int b = 0; b < B; ++b) {
+            for (int v = 0; v < V; ++v) {
+              const vf weight = load_scales<K>(weights[b] + at * kBytes, W * v);
+              for (int r = 0; r < R; ++r) part[s][b][r][v] = fused(weight, splat(values[r][at]), part[s][b][r][v]);
+            }
+          }
+        }
+      }
       for (int s = 0; s < kSums; ++s) {
-        for (int v = 0; v < V; ++v) {
-          const vf weight = load_scales<K>(weights + (c + first + s) * kBytes, W * v);
-          for (int r = 0; r < R; ++r) part[s][r][v] = weight * values[r][c + first + s] + part[s][r][v];
+        for (int b = 0; b < B; ++b) {
+          for (int r = 0; r < R; ++r) {
+            for (int v = 0; v < V; ++v) acc[b][r][v] += part[s][b][r][v];
+          }
         }
       }
     }
-    for (int s = 0; s < kSums; ++s) {
-      for (int r = 0; r < R; ++r) {
-        for (int v = 0; v < V; ++v) acc[r][v] += part[s][r][v];
+  }
+  for (; c < last; ++c) {
+    for (int b = 0; b < B; ++b) {
+      for (int v = 0; v < V; ++v) {
+        const vf weight = load_scales<K>(weights[b] + c * kBytes, W * v);
+        for (int r = 0; r < R; ++r) acc[b][r][v] = fused(weight, splat(values[r][c]), acc[b][r][v]);
       }
     }
   }
-  for (int64_t c = whole; c < columns; ++c) {
-    for (int v = 0; v < V; ++v) {
-      const vf weight = load_scales<K>(weights + c * kBytes, W * v);
-      for (int r = 0; r < R; ++r) acc[r][v] = weight * values[r][c] + acc[r][v];
-    }
+  for (int b = 0; b < B; ++b) {
+    store_tile<R>(acc[b], out + row * stride + 16 * (block + b), stride, p.rows - 16 * (block + b));
   }
-  store_tile<R>(acc, out + row * stride + 16 * block, stride, p.rows - 16 * block);
+}
+
+// Two blocks, all rows, as many columns at a time as stay in the first cache.
+template <ScaleKind K>
+static void dense_pair(const Packed& p, const Operand& x, int64_t block, float* out, int64_t stride) {
+  const bool whole = 16 * (block + 2) <= p.rows;  // else `out` has no room for sums of columns to come
+  const int64_t step = whole ? 256 : p.columns;
+  for (int64_t first = 0; first < p.columns; first += step) {
+    const int64_t last = first + step < p.columns ? first + step : p.columns;
+    int64_t row = 0;
+    for (; row + 6 <= x.rows; row += 6) dense_tile<6, 2, K>(p, x, row, block, first, last, out, stride);
+    for (; row + 4 <= x.rows; row += 4) dense_tile<4, 2, K>(p, x, row, block, first, last, out, stride);
+    for (; row < x.rows; ++row) dense_tile<1, 2, K>(p, x, row, block, first, last, out, stride);
+  }
 }
 
 // DIGITS 0: exact.
 template <int DIGITS, int R, int BITS, ScaleKind K>
 static inline void tile(const Packed& p, const Operand& x, int64_t row, int64_t block, float* out, int64_t stride) {
   if constexpr (BITS == 0) {
-    dense_tile<R, K>(p, x, row, block, out, stride);
+    dense_tile<R, 1, K>(p, x, row, block, 0, p.columns, out, stride);
   } else if constexpr (DIGITS == 0) {
     exact_tile<R, BITS, K>(p, x, row, block, out, stride);
   } else {
@@ -274,6 +310,9 @@ static void blocks_of(const Packed& p, const Operand& x, int64_t first, int64_t 
       for (; row + 4 <= x.rows; row += 4) fast_tile<4, 2, 1, BITS, K>(p, x, row, block, out, stride);
       for (; row < x.rows; ++row) fast_tile<1, 2, 1, BITS, K>(p, x, row, block, out, stride);
     }
+  }
+  if constexpr (BITS == 0 && kTileRows >= 4) {
+    for (; x.rows >= 4 && block + 2 <= last; block += 2) dense_pair<K>(p, x, block, out, stride);
   }
   if constexpr (DIGITS == 2 && kTileRows >= 4) {
     for (; x.rows >= 8 && block + 2 <= last; block += 2) {
