@@ -6,12 +6,29 @@ Thread: any
 from __future__ import annotations
 
 import os
+import signal
+import sys
+
+from hypothesis import settings
 
 from lattice_cli.kernels import blas
 from lattice_cli.settings import read_home
 
 # Each home of a test would compile the native kernels anew, half a minute each; their own tests ask for them.
 os.environ.setdefault("LATTICE_KERNELS", "off")
+
+# A job in the background of a script ignores Ctrl-C, and all its children would.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each process that a test starts would compile all of lattice anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# The same examples in every run: what fails, fails again. `HYPOTHESIS_PROFILE=random` looks at others.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("random", deadline=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # The BLAS must be in the process before the first test module imports mlx; it imports no mlx itself.
 blas.preload(read_home())

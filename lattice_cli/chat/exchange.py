@@ -51,6 +51,26 @@ class Interrupts:
         self.count = 0
 
     @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Raise KeyboardInterrupt, as Python does, and count it: C code and the callbacks of an import may swallow
+        what is raised, and a Ctrl-C during the load was lost then.
+        """
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.default_int_handler:  # ignored, as for a job in the background of a script
+            yield
+            return
+
+        def note(signum: int, frame: FrameType | None) -> None:
+            self.count += 1
+            raise KeyboardInterrupt
+
+        signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
     def caught(self) -> Iterator[None]:
         """Count SIGINT instead of raising KeyboardInterrupt."""
 

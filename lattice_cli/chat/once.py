@@ -47,14 +47,15 @@ def open_stdout() -> TextIO:
     return stdout
 
 
-def answer_once(talk: Talk, text: str, stdout: TextIO, *, as_json: bool, quiet: bool, constrained: bool) -> int:
+def answer_once(
+    talk: Talk, text: str, stdout: TextIO, interrupts: Interrupts, *, as_json: bool, quiet: bool, constrained: bool
+) -> int:
     """Ask, write, and the exit status.
 
     Raises: PromptTooLong with the numbers, BadRequest, and the failure that ended the answer.
     """
     from lattice_cli.chat.plain import PlainView
 
-    interrupts = Interrupts()
     with interrupts.caught():
         view: View = Unseen() if as_json else PlainView(stdout, sys.stderr)
         exchange = Exchange(view, interrupts, quiet=quiet)

@@ -64,7 +64,8 @@ def run_chat(wish: Wish, manner: Manner, home: Home) -> int:
     run = _Run(wish, manner, home, model, url, saved.session if saved else Session(), keeping)
     status = 0
     try:
-        status = run.talk()
+        with run.interrupts.raised():
+            status = run.talk()
     except KeyboardInterrupt:
         status = INTERRUPTED
     except SystemExit as ending:  # SIGTERM
@@ -97,6 +98,7 @@ class _Run:
     ) -> None:
         self._wish, self._manner, self._home = wish, manner, home
         self._model, self._url, self._keeping = model, url, keeping
+        self.interrupts = Interrupts()
         self._session = session.told(wish.system or None) if wish.system is not None else session
         self._early: Callable[[float], bool] = lambda timeout_s: True  # ends what was started before there is a partner
         self._partner: Partner | None = None
@@ -111,7 +113,13 @@ class _Run:
         stdout = open_stdout()
         talk = self._talk(self._begin()(lambda: None))
         return answer_once(
-            talk, wish.text, stdout, as_json=wish.as_json, quiet=wish.quiet, constrained=wish.schema is not None
+            talk,
+            wish.text,
+            stdout,
+            self.interrupts,
+            as_json=wish.as_json,
+            quiet=wish.quiet,
+            constrained=wish.schema is not None,
         )
 
     def stop(self, status: int) -> None:
@@ -167,12 +175,11 @@ class _Run:
         with line.held():
             talk = self._talk(wait(line.pump))
             self._greet(talk)
-            interrupts = Interrupts()
-            with interrupts.caught():
+            with self.interrupts.caught():
                 view = open_view(talk, line)
-                exchange = Exchange(view, interrupts, quiet=self._wish.quiet, pump=line.pump)
+                exchange = Exchange(view, self.interrupts, quiet=self._wish.quiet, pump=line.pump)
                 try:
-                    Repl(talk, exchange, line, interrupts, view).run()
+                    Repl(talk, exchange, line, self.interrupts, view).run()
                 finally:
                     self._partner = talk.partner  # another one since, perhaps
 

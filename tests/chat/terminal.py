@@ -26,6 +26,7 @@ from tests.chat.emulator import CuttingTerminal
 LATTICE = [sys.executable, "-m", "lattice_cli"]
 WAIT_S = 30.0
 PROMPT = ">"
+LAST = b"\0"  # which a terminal does not show
 
 
 def script(folder: Path, *replies: dict[str, Any], **fields: Any) -> str:
@@ -127,10 +128,11 @@ class Talk:
         return sum(row.startswith(PROMPT) for row in self.rows())
 
     def ends(self) -> int:
-        """The exit status, everything written read."""
+        """The exit status, everything written read: what we write after it comes out behind it."""
         self.until(lambda: self.process.poll() is not None, "end")
-        while self._read(0.2):
-            pass
+        os.write(self._slave, LAST)
+        self.until(lambda: self.raw.endswith(LAST), "last byte")
+        self.raw = self.raw.removesuffix(LAST)
         return self.process.wait(WAIT_S)
 
     def rows(self) -> list[str]:

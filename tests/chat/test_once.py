@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +193,20 @@ def test_ctrl_c_while_the_prompt_is_read_ends_at_once(tmp_path: Path, reply: dic
         assert b"Traceback" not in err
 
 
-def started(folder: Path, model: str, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+@contextmanager
+def started(folder: Path, model: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A chat as a process, killed at the end if it is still there."""
+    with subprocess.Popen(
         [*LATTICE, "chat", "--model", model, "--prompt", "hang", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(folder / "home"),
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize(

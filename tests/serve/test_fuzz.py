@@ -207,7 +207,9 @@ def test_more_connections_than_the_server_may_have_make_room_for_the_next(tmp_pa
                 running = stack.enter_context(Raw(port)).post(body("tick", stream=True, max_tokens=80))
                 running.until(b'"content":"tick "')
                 for _ in range(150):
-                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)).sendall(b"GET /")
+                    stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)).sendall(
+                        b"GET /"
+                    )
                 with Raw(port) as client:
                     assert b"hello world" in client.post(body()).until(b"hello world")
                 assert running.rest().count(b'"content":"tick "') == 80
