@@ -147,7 +147,8 @@ class DiskShelf:
 
     def _give_up(self, error: OSError) -> None:
         if self.usable:
-            log.warning("the prefix cache on disk is off: %s", error)
+            place = f" (`{error.filename}`)" if error.filename else ""
+            log.warning("the prefix cache on disk is off: %s%s", error.strerror or error, place)
         self.usable = False
 
     # Below: the writer.

@@ -25,6 +25,7 @@ log = logging.getLogger("lattice.serve")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 GONE = "waitress.client_disconnected"
+CONVERTER = re.compile(r":\w+(?=})")  # how the framework reads a part of a path: nothing for who reads metrics
 
 
 def request_id_of(offered: str | None) -> str:
@@ -111,7 +112,7 @@ class Visits:
         visit: Visit = getattr(req.context, "visit", None) or self._open(req)
         resp.set_header("X-Request-Id", visit.request_id)
         visit.status = resp.status_code
-        visit.template = req.uri_template
+        visit.template = None if req.uri_template is None else CONVERTER.sub("", req.uri_template)
         if resp.stream is None:
             visit.close()
 

@@ -61,7 +61,7 @@ def test_requests_tokens_and_times_are_counted() -> None:
             f"method=POST,route={PATH},status=500": 1,
             "method=GET,route=other,status=404": 2,
             "method=GET,route=/v1/models,status=200": 1,
-            "method=GET,route=/v1/models/{model_id:path},status=200": 1,
+            "method=GET,route=/v1/models/{model_id},status=200": 1,
             "method=GET,route=/health,status=200": 1,
             "method=other,route=/,status=400": 1,
             "method=GET,route=other,status=400": 1,

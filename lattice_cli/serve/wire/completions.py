@@ -39,7 +39,7 @@ TokenId = Annotated[int, Meta(ge=0)]
 
 
 class CompletionsFields(SharedFields):
-    prompt: str | list[str | int | list[TokenId]] | None = None
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
     best_of: Annotated[int, Meta(ge=1)] | None = None
@@ -96,7 +96,7 @@ def _prompts(fields: CompletionsFields) -> tuple[str | tuple[int, ...], ...]:
             return (text,)
         case []:
             raise InvalidField("`prompt` must not be empty", param="prompt")
-        case [int(), *_] as ids if all(type(one) is int and one >= 0 for one in ids):
+        case [int(), *_] as ids if all(type(one) is int for one in ids):
             return (tuple(ids),)  # type: ignore[arg-type]
         case [str() | list(), *_] as several if len({type(one) for one in several}) == 1:
             return tuple(one if isinstance(one, str) else tuple(one) for one in several)  # type: ignore[arg-type]
