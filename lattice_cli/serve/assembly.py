@@ -15,8 +15,9 @@ from lattice_cli.engine.open import OpenEngine, open_engine
 from lattice_cli.engine.worker import EngineWorker
 from lattice_cli.errors import UsageError
 from lattice_cli.model.locate import find_model
-from lattice_cli.serve.access import ANY_HOST, Access, Hosts, check_keys, check_origins, hosts_of, is_loopback
+from lattice_cli.serve.access import Access, check_keys, check_origins
 from lattice_cli.serve.app import create_app
+from lattice_cli.serve.hosts import ANY_HOST, Hosts, hosts_of, is_loopback
 from lattice_cli.serve.limits import check_budget
 from lattice_cli.serve.lines import AppLines
 from lattice_cli.serve.server import HttpServer

@@ -10,7 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from lattice_cli.errors import Forbidden, Unauthorized, UsageError
-from lattice_cli.serve.access import Access, Hosts, check_keys, check_origins, hosts_of, is_loopback
+from lattice_cli.serve.access import Access, check_keys, check_origins
+from lattice_cli.serve.hosts import Hosts, hosts_of, is_loopback
 
 pytestmark = pytest.mark.pure
 

@@ -22,7 +22,8 @@ import openai
 import pytest
 
 from lattice_cli.errors import LatticeError
-from lattice_cli.serve.access import Access, hosts_of
+from lattice_cli.serve.access import Access
+from lattice_cli.serve.hosts import hosts_of
 from lattice_cli.serve.sockets import listen_at
 from tests.serve.process import Process
 from tests.serve.stage import LIMIT_S, PATH, REPLIES, Raw, Served, body, served, stage, with_settings, write_script

@@ -32,6 +32,13 @@ def compact(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
+def last_frames(before: bytes, usage: dict[str, Any] | None) -> list[Frame]:
+    """The end of a stream, after its usage where that is wanted; `before` is how each of its chunks begins."""
+    if usage is None:
+        return [DONE]
+    return [Frame(before + b"," + compact({"choices": [], "usage": usage})[1:]), DONE]
+
+
 def new_call_id() -> str:
     """Unique in the world: clients keep ids over turns (report 33)."""
     return f"call_{uuid.uuid4().hex[:24]}"
@@ -91,10 +98,7 @@ class ChatVoice:
         return [Frame(b'%b,"timings":%b}' % (frame.data[:-1], timings))]
 
     def end(self, finished: Sequence[Finished]) -> list[Frame]:
-        if not self._include_usage:
-            return [DONE]
-        usage = compact({"choices": [], "usage": usage_of(finished, self._choices)})
-        return [Frame(self._before + b"," + usage[1:]), DONE]
+        return last_frames(self._before, usage_of(finished, self._choices) if self._include_usage else None)
 
     def fault(self, error: LatticeError) -> list[Frame]:
         return [Frame(compact(envelope(error))), DONE]

@@ -15,7 +15,7 @@ from lattice_cli.events import CallPart, Finished, Piece, TokenScore
 from lattice_cli.job import Channel
 from lattice_cli.serve.failures import envelope
 from lattice_cli.serve.wire import Ask, Echo, Frame
-from lattice_cli.serve.wire.chat_voice import DONE, compact
+from lattice_cli.serve.wire.chat_voice import DONE, compact, last_frames
 from lattice_cli.serve.wire.scores import Ledger
 from lattice_cli.serve.wire.usage import timings_of, usage_of
 
@@ -61,10 +61,7 @@ class CompletionsVoice:
         return [Frame(b'%b,"timings":%b}' % (frame.data[:-1], compact(timings_of([finished]))))]
 
     def end(self, finished: Sequence[Finished]) -> list[Frame]:
-        if not self._ask.include_usage:
-            return [DONE]
-        usage = compact({"choices": [], "usage": usage_of(finished, self._ask.choices)})
-        return [Frame(self._before + b"," + usage[1:]), DONE]
+        return last_frames(self._before, usage_of(finished, self._ask.choices) if self._ask.include_usage else None)
 
     def fault(self, error: LatticeError) -> list[Frame]:
         return [Frame(compact(envelope(error))), DONE]
