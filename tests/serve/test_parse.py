@@ -376,6 +376,25 @@ def test_fields_that_nobody_knows_are_named_inside_too() -> None:
     assert ask.ignored == ("messages.prefix", "stream_options.continuous")
 
 
+def test_fields_that_nobody_knows_are_named_however_deep() -> None:
+    """Of parts, tools and formats nobody was told; what is in a schema is the client's own."""
+    schema = {"type": "object", "properties": {}, "x-own": 1}
+    parts = [{"type": "text", "text": "hi", "cache_control": {}, "annotations": []}]
+    function = {"name": "f", "parameters": schema, "returns": 1}
+    ask = parse(
+        messages=[{"role": "user", "content": parts}],
+        tools=[{"type": "function", "function": function, "cache_control": {}}],
+        response_format={"type": "json_schema", "json_schema": {"schema": schema, "title": ""}, "strict": True},
+    )
+    assert ask.ignored == (
+        "messages.content.cache_control",
+        "response_format.json_schema.title",
+        "response_format.strict",
+        "tools.function.returns",
+        "tools.cache_control",
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "turn"),
     [

@@ -19,7 +19,8 @@ from lattice_cli.serve.wire.chat_voice import ChatVoice
 from lattice_cli.serve.wire.ending import ending_of
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
 from lattice_cli.serve.wire.formats import FormatFields, bound_of
-from lattice_cli.serve.wire.messages import Message, names_in_messages, refuse_many_parts, turns_of
+from lattice_cli.serve.wire.inside import names_inside
+from lattice_cli.serve.wire.messages import Message, refuse_many_parts, turns_of
 from lattice_cli.serve.wire.rendering import RenderFields, options_of
 from lattice_cli.serve.wire.schema import (
     SharedFields,
@@ -27,7 +28,6 @@ from lattice_cli.serve.wire.schema import (
     choices_of,
     max_tokens_of,
     model_of,
-    names_in_options,
     sampling_of,
     usage_wanted,
 )
@@ -73,7 +73,7 @@ class ChatDialect:
             bound=bound,
             stream=bool(fields.stream),
             include_usage=include_usage,
-            ignored=unknown_names([*said, *names_in_messages(said), *names_in_options(said)], KNOWN),
+            ignored=unknown_names([*said, *names_inside(said)], KNOWN),
         )
 
     def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> ChatVoice:

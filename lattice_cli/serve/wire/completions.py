@@ -19,13 +19,13 @@ from lattice_cli.serve.wire.completions_voice import CompletionsVoice
 from lattice_cli.serve.wire.ending import ending_of
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
 from lattice_cli.serve.wire.formats import FormatFields, bound_of
+from lattice_cli.serve.wire.inside import names_inside
 from lattice_cli.serve.wire.schema import (
     SharedFields,
     agreed,
     choices_of,
     max_tokens_of,
     model_of,
-    names_in_options,
     sampling_of,
     usage_wanted,
 )
@@ -80,7 +80,7 @@ class CompletionsDialect:
             include_usage=include_usage,
             opening=fields.add_special_tokens is not False,
             echo=bool(fields.echo),
-            ignored=unknown_names([*said, *names_in_options(said)], KNOWN),
+            ignored=unknown_names([*said, *names_inside(said)], KNOWN),
         )
 
     def voice(self, ask: Ask, model: str, echoes: Sequence[Echo] = ()) -> CompletionsVoice:

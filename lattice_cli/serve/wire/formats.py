@@ -28,7 +28,7 @@ class JsonSchema(msgspec.Struct):
 
 
 class ResponseFormat(msgspec.Struct):
-    """`schema` beside `json_object` is llama-server's."""
+    """`schema` beside `json_object` or `json_schema` is llama-server's."""
 
     type: str
     json_schema: JsonSchema | None = None
@@ -67,23 +67,45 @@ def bound_of(fields: FormatFields) -> Bound | None:
 
 def _formats(fields: FormatFields) -> list[Bound]:
     said = fields.response_format
-    if said is None or said.type == "text":
+    if said is None:
         return []
-    if said.type == "json_object":
-        return [Bound(_schema(said.schema or {}), "response_format")]
-    if said.type == "json_schema":
-        if said.json_schema is None or said.json_schema.schema is None:
-            place = "response_format.json_schema" + ("" if said.json_schema is None else ".schema")
-            raise InvalidField(f"`{place}` is missing", param=place)
-        place = "response_format.json_schema.schema"
-        if not isinstance(said.json_schema.schema, dict | bool):
-            raise InvalidField(f"`{place}` must be an object", param=place)
-        return [Bound(_schema(said.json_schema.schema), place)]
+    _refuse_stray(said)
+    match said.type:
+        case "text":
+            return []
+        case "json_object":
+            return [Bound(_schema(said.schema or {}), "response_format")]
+        case "json_schema" if said.schema is not None:
+            return [Bound(_schema(said.schema), "response_format.schema")]
+        case "json_schema":
+            return [_named_schema(said.json_schema)]
     kind = json.dumps(said.type[:64])
     raise InvalidField(
         f"`response_format.type` is {kind}, and none of text, json_object and json_schema",
         param="response_format.type",
     )
+
+
+def _refuse_stray(said: ResponseFormat) -> None:
+    """A schema where nobody would look for it would bound nothing. Raises: InvalidField."""
+    stray = None
+    if said.json_schema is not None and (said.schema is not None or said.type in ("text", "json_object")):
+        stray = "json_schema"
+    elif said.schema is not None and said.type == "text":
+        stray = "schema"
+    if stray is not None:
+        beside = "`response_format.schema`" if said.schema and stray == "json_schema" else f'the type "{said.type}"'
+        place = f"response_format.{stray}"
+        raise InvalidField(f"`{place}` does not go with {beside}", param=place, hint='the type is "json_schema"')
+
+
+def _named_schema(said: JsonSchema | None) -> Bound:
+    place = "response_format.json_schema" + ("" if said is None else ".schema")
+    if said is None or said.schema is None:
+        raise InvalidField(f"`{place}` is missing", param=place)
+    if not isinstance(said.schema, dict | bool):
+        raise InvalidField(f"`{place}` must be an object", param=place)
+    return Bound(_schema(said.schema), place)
 
 
 def _guides(fields: FormatFields) -> list[Bound]:

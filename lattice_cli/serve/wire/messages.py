@@ -55,9 +55,6 @@ class Message(msgspec.Struct):
     audio: Any = None
 
 
-KNOWN_IN_MESSAGE = frozenset({*Message.__struct_fields__, "refusal", "annotations"})
-
-
 def refuse_many_parts(said: Mapping[str, Any]) -> None:
     """Before anything is made of them. What is no message at all is told by the reading proper."""
     messages = said.get("messages")
@@ -68,12 +65,6 @@ def refuse_many_parts(said: Mapping[str, Any]) -> None:
             raise InvalidField(
                 f"`{place}` has more than {MOST_PARTS} parts", param=place, code="content_part_limit_exceeded"
             )
-
-
-def names_in_messages(said: Mapping[str, Any]) -> list[str]:
-    """The names in messages that were read that nobody knows."""
-    messages = said.get("messages") or ()
-    return [f"messages.{name}" for message in messages for name in message if name not in KNOWN_IN_MESSAGE]
 
 
 def turns_of(messages: Sequence[Message] | None) -> tuple[Turn, ...]:

@@ -106,12 +106,6 @@ def usage_wanted(fields: SharedFields) -> bool:
     return bool(fields.stream_options and fields.stream_options.include_usage)
 
 
-def names_in_options(said: Mapping[str, Any]) -> list[str]:
-    """The names in a stream's options, which were read, that nobody knows."""
-    options = said.get("stream_options") or ()
-    return [f"stream_options.{name}" for name in options if name not in StreamOptions.__struct_fields__]
-
-
 def max_tokens_of(fields: SharedFields, least: int = 1) -> int | None:
     """The most tokens a reply may have; None for as many as fit."""
     for name in ("n_predict", "num_predict"):  # -1 is "no limit" where these names come from

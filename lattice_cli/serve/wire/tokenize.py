@@ -17,7 +17,8 @@ from lattice_cli.model.card import ModelCard
 from lattice_cli.serve.wire import Ask
 from lattice_cli.serve.wire.body import read_object
 from lattice_cli.serve.wire.fields import refuse_unsupported, unknown_names
-from lattice_cli.serve.wire.messages import Message, names_in_messages, refuse_many_parts, turns_of
+from lattice_cli.serve.wire.inside import names_inside
+from lattice_cli.serve.wire.messages import Message, refuse_many_parts, turns_of
 from lattice_cli.serve.wire.rendering import RenderFields, options_of
 from lattice_cli.serve.wire.schema import model_of
 from lattice_cli.serve.wire.tools import ToolFields, tools_of
@@ -66,7 +67,7 @@ def read_tokenize(body: bytes) -> Words:
         opening=fields.content is None if fields.add_special_tokens is None else fields.add_special_tokens,
         rendering=rendering,
         tools=tools,
-        ignored=unknown_names([*said, *names_in_messages(said)], known),
+        ignored=unknown_names([*said, *names_inside(said)], known),
     )
     return Words(ask, bool(fields.return_token_strs))
 
