@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from lattice_cli.serve.wire.chat import KNOWN as CHAT
 from lattice_cli.serve.wire.completions import KNOWN as COMPLETIONS
 from lattice_cli.serve.wire.fields import HARMLESS, NEUTRAL
-from lattice_cli.serve.wire.messages import KNOWN_IN_MESSAGE
+from lattice_cli.serve.wire.messages import Message
 from lattice_cli.settings import EngineSettings
 from tests.serve.stage import PATH, Stage, stage
 
@@ -91,7 +91,7 @@ def test_any_value_in_any_field(house: Stage, data: st.DataObject) -> None:
 @given(st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_value_in_any_place_of_a_message(house: Stage, data: st.DataObject) -> None:
-    names = st.sampled_from(sorted(KNOWN_IN_MESSAGE))
+    names = st.sampled_from(sorted({*Message.__struct_fields__, "refusal", "annotations"}))
     message = data.draw(st.dictionaries(names, ANY, max_size=4))
     role = data.draw(st.sampled_from(["system", "user", "assistant", "tool", "developer"]))
     ask(house, PATH, {"messages": [*HI, {"role": role, "content": "x", **message}], "tools": TOOLS, "max_tokens": 3})
