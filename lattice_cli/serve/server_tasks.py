@@ -34,11 +34,18 @@ class Parser(HTTPRequestParser):
     _asked = False
 
     def received(self, data: bytes) -> int:
-        try:
-            consumed = super().received(data)
-        except ValueError:
-            # UPSTREAM: waitress 3.0.2 gives a length of 5,000 digits to int(), which refuses more than 4,300.
+        head_comes = not self.headers_finished
+        if head_comes and _is_no_request(self.header_plus + data):
             consumed, self.error, self.completed = len(data), MalformedRequest(""), True
+        else:
+            try:
+                consumed = super().received(data)
+            except ValueError:
+                # UPSTREAM: waitress 3.0.2 gives a length of 5,000 digits to int(), which refuses more than 4,300.
+                consumed, self.error, self.completed = len(data), MalformedRequest(""), True
+        if head_comes and self.chunked and "CONTENT_LENGTH" in self.headers:
+            # Two answers to where the body ends: a proxy may have believed the other one (RFC 9112, 6.1).
+            self.error, self.completed = MalformedRequest(""), True
         if self._unwelcome() or (self.error is None and self._over()):
             self.error = RequestEntityTooLarge("")
             self.completed = True
@@ -69,6 +76,14 @@ class Parser(HTTPRequestParser):
         if self.chunked:
             return self.body_rcv is not None and len(self.body_rcv) > limit
         return self.content_length > limit
+
+
+def _is_no_request(begun: bytes) -> bool:
+    """Whether what came begins with no method. A client that speaks TLS would wait for as long as a head may take, and
+    so would the person who wrote `https://`.
+    """
+    first = begun.lstrip()[:1]
+    return bool(first) and not b"!" <= first <= b"~"
 
 
 class AnswerTask(WSGITask):

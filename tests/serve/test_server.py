@@ -445,16 +445,24 @@ def test_a_body_of_exactly_the_limit_is_read(house: Served) -> None:
             b"HTTP/1.1 501 Not Implemented",
             "this transfer encoding is not supported",
         ),
+        (b"\x16\x03\x01\x02\x00\x01\x00", b"HTTP/1.0 400 Bad Request", "the request is not well-formed HTTP"),
+        (
+            f"POST {PATH} HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n".encode(),
+            b"HTTP/1.1 400 Bad Request",
+            "the request is not well-formed HTTP",
+        ),
         (
             b"GET / HTTP/1.1\r\nX: " + b"y" * 70_000 + b"\r\n\r\n",
             b"HTTP/1.0 431 Request Header Fields Too Large",
             "the headers are too large",
         ),
     ],
-    ids=["words", "header", "negative length", "chunk", "encoding", "long header"],
+    ids=["words", "header", "negative length", "chunk", "encoding", "TLS", "two lengths", "long header"],
 )
 def test_what_is_no_http_is_answered_with_the_envelope(house: Served, sent: bytes, status: bytes, message: str) -> None:
-    """Reports 85 and 86; mlx_lm.server dropped such a connection without a word."""
+    """Reports 85 and 86; mlx_lm.server dropped such a connection without a word, and a client that spoke TLS waited
+    here for 20 s.
+    """
     with house.raw() as client:
         answered, error = envelope(client.send(sent).rest())
     assert (answered, error["message"], error["type"]) == (status, message, "invalid_request_error")
