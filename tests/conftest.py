@@ -17,6 +17,9 @@ from lattice_cli.settings import read_home
 # Each home of a test would compile the native kernels anew, half a minute each; their own tests ask for them.
 os.environ.setdefault("LATTICE_KERNELS", "off")
 
+# Threads of a BLAS wait for each other by spinning: beside other work, or for tiny matrices, one is faster than two.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # A job in the background of a script ignores Ctrl-C, and all its children would.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

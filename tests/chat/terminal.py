@@ -24,7 +24,7 @@ from typing import Any, Self
 from tests.chat.emulator import CuttingTerminal
 
 LATTICE = [sys.executable, "-m", "lattice_cli"]
-WAIT_S = 30.0
+WAIT_S = 60.0
 PROMPT = ">"
 LAST = b"\0"  # which a terminal does not show
 

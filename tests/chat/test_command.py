@@ -358,7 +358,7 @@ def test_ctrl_c_ends_an_answer_of_a_server(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.communicate(timeout=60) == (b"\n", b"")
         assert process.returncode == 130
-        assert server.left.wait(10)
+        assert server.left.wait(60)
 
 
 # Completion.

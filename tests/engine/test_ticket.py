@@ -95,11 +95,11 @@ def test_a_thread_that_does_not_read_costs_the_worker_nothing() -> None:
     settings = EngineSettings(max_rows=1)
     worker = EngineWorker(lambda: OpenEngine(LETTERS, Engine(LETTERS, CountingBackend(), settings)), settings)
     worker.start()
-    worker.wait_ready(5.0)
+    worker.wait_ready(60.0)
     held = worker.submit([job("held", max_tokens=10_000_000)])
     over = threading.Event()
     worker.watch = lambda event: over.set() if isinstance(event, Failed) else None
-    assert over.wait(20.0)
+    assert over.wait(60.0)
     answered = worker.submit([job("next")])
     events = []
     while not answered.done:

@@ -21,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from lattice_cli.model.catalog import CatalogEntry, WheelSource
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @dataclass(frozen=True)

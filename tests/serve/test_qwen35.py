@@ -17,7 +17,7 @@ import pytest
 
 from tests.serve.process import Process
 
-pytestmark = [pytest.mark.wire, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.wire, pytest.mark.timeout(300)]
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FOLDER = FIXTURES / "models" / "qwen3_5-0.8b-heads"
