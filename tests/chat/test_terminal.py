@@ -357,10 +357,11 @@ def test_a_block_and_a_double_slash(tmp_path: Path) -> None:
         talk.sees("system prompt: one\n/exit\ntwo")
 
 
-def test_a_prompt_over_the_window_is_refused_with_both_numbers_and_the_chat_goes_on(tmp_path: Path) -> None:
-    """Report 95: a long session to the limit, ten times, then a normal message."""
+@pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
+def test_a_prompt_over_the_window_is_refused_with_both_numbers_and_the_chat_goes_on(tmp_path: Path, times: int) -> None:
+    """Report 95: a long session to the limit, again and again, then a normal message."""
     with opened(tmp_path) as talk:
-        for number in range(10):
+        for number in range(times):
             talk.line("long " + "x" * 2000)
             talk.sees("hint: send a shorter message", number + 1)
             talk.until(lambda: talk.rows()[-1].endswith("xxx"), "message that can be made shorter")

@@ -25,7 +25,7 @@ from tests.engine.test_backend import CARD
 pytestmark = [pytest.mark.tiny, pytest.mark.timeout(600)]
 
 A_BATCH = 20  # schedules a test
-BATCHES = [pytest.param(number, marks=[pytest.mark.slow] if number >= 12 else []) for number in range(150)]
+BATCHES = [pytest.param(number, marks=[pytest.mark.slow] if number >= 6 else []) for number in range(150)]
 
 
 @dataclass

@@ -164,7 +164,7 @@ def alone(network: Any) -> dict[str, str]:
     return {each.id: text_of(run(network, each), each.id) for each in JOBS}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_held_row_gives_what_its_schema_says_and_free_rows_stay_exact(network: Any, seed: int) -> None:
     held = [
         job("greedy held", max_tokens=200, constraint=PERSON),
@@ -302,7 +302,7 @@ def apart(network: Any, jobs: Sequence[Job]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("count", "rows"), [(2, 8), (5, 8), (7, 3), (4, 1)])
-@pytest.mark.parametrize("length", [1, 2, 61])
+@pytest.mark.parametrize("length", [1, pytest.param(2, marks=pytest.mark.slow), 61])
 def test_choices_read_their_prompt_once_in_waves_too(network: Any, count: int, rows: int, length: int) -> None:
     jobs = choices(count, length)
     counted = Counted(network)

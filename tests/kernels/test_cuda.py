@@ -291,8 +291,16 @@ def test_an_old_gpu_and_none_are_told() -> None:
     assert "driver" in str(cuda_gpu.fuse_checked(llama(), None))
 
 
-@pytest.mark.parametrize("dtype", [mx.float32, mx.bfloat16, mx.float16])
-@pytest.mark.parametrize(("key_heads", "value_heads"), [(2, 2), (1, 3), (2, 4)])
+DTYPES, HEADS = (mx.float32, mx.bfloat16, mx.float16), ((2, 2), (1, 3), (2, 4))
+# Each is a kernel to compile: each kind and each number of heads is in every run, all pairs in the slow one.
+SCANS = [
+    pytest.param(dtype, *heads, marks=() if one == other else pytest.mark.slow)
+    for one, dtype in enumerate(DTYPES)
+    for other, heads in enumerate(HEADS)
+]
+
+
+@pytest.mark.parametrize(("dtype", "key_heads", "value_heads"), SCANS)
 @pytest.mark.parametrize("tokens", [1, 16, 17, 70])
 def test_the_scan_is_mlx_lms(emulator: None, dtype: Any, key_heads: int, value_heads: int, tokens: int) -> None:
     """Over random inputs, with and without a mask and a state to begin with, ragged rows among them."""

@@ -483,6 +483,7 @@ def test_a_config_forgets_how_its_weights_were_packed() -> None:
 
 
 @pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_smollm2_keeps_its_bits_as_a_q4_folder(tmp_path: Path) -> None:
     """210 of its 211 matrices are Q4_1, whose blocks use both ends of their range: they come back bit for bit,
