@@ -29,7 +29,7 @@ class Named(msgspec.Struct, omit_defaults=True):
     """Everything that can be set, as `lattice serve` names and bounds it; None: nothing was said."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
@@ -101,6 +101,8 @@ class Manner:
             _check(read_fields(said, Named))
         except InvalidField as error:
             raise UsageError(error.message, param=error.param, hint=_way_out(values)) from None
+        if said.get("top_k") == -1:
+            said["top_k"] = 0  # all tokens, as the server takes it
         return replace(self, chosen=tuple((name, said[name]) for name in NAMES if name in said))
 
     def typed(self, name: str, text: str) -> Manner:

@@ -50,7 +50,7 @@ BAD: list[tuple[str, Any]] = [
     ("temperature", -0.1),
     ("temperature", "warm"),
     ("temperature", True),
-    ("top_k", -1),
+    ("top_k", -2),
     ("top_k", 1.5),
     ("top_p", 0),
     ("top_p", 1.01),
@@ -94,6 +94,10 @@ def test_a_bad_value_is_refused_in_the_servers_words(name: str, value: Any) -> N
         served(name, value)
     said, expected = ours.value.message, servers.value.message
     assert said == expected.replace("`stop[1]`", "`stop`")
+
+
+def test_a_top_k_of_minus_one_is_all_tokens() -> None:
+    assert Manner().having(top_k=-1).choice.top_k == 0
 
 
 def test_a_setting_that_contradicts_another_is_refused() -> None:

