@@ -20,6 +20,9 @@ os.environ.setdefault("LATTICE_KERNELS", "off")
 # Threads of a BLAS wait for each other by spinning: beside other work, or for tiny matrices, one is faster than two.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+# Where a GPU computes float32 in TF32, a reference in float32 is none.
+os.environ.setdefault("MLX_ENABLE_TF32", "0")
+
 # A job in the background of a script ignores Ctrl-C, and all its children would.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
