@@ -201,6 +201,7 @@ class MlxBackend:
     def remove(self, job_ids: Sequence[str]) -> None:
         self._settle()
         gone, leave = set(job_ids), self._leave if self._prefix.on else None
+        self._told = [outcome for outcome in self._told if outcome.job_id not in gone]
         self._prompts.remove(gone, leave)
         self._decoding.remove(gone, leave)
         for job_id in job_ids:

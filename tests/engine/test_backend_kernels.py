@@ -109,6 +109,18 @@ def test_a_prompt_is_told_to_be_read_when_it_is(network: Any) -> None:
     backend.close()
 
 
+def test_nothing_is_told_of_a_row_that_left(network: Any) -> None:
+    """Who leaves may come again under the same name, as after a fault."""
+    backend = MlxBackend(network, 4, 32)
+    row = Row(job("a", range(20), GREEDY, max_tokens=3), CARD)
+    backend.insert(row)
+    backend.advance()
+    backend.remove(["a"])
+    backend.insert(row)
+    assert backend.advance() == []
+    backend.close()
+
+
 @pytest.mark.parametrize("leaving", ["stream", "newcomer"])
 def test_a_fault_that_shows_when_a_row_leaves_is_found_by_the_next_step(
     network: Any, monkeypatch: pytest.MonkeyPatch, leaving: str
