@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+import pytest
 from hypothesis import settings
 
 from lattice_cli.kernels import blas
@@ -35,6 +36,13 @@ sys.dont_write_bytecode = False
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`-m pure` is for between two edits: full counts are asked for by `-m "pure and slow"`."""
+    if config.option.markexpr == "pure":
+        config.option.markexpr = "pure and not slow"
+
 
 # The BLAS must be in the process before the first test module imports mlx; it imports no mlx itself.
 blas.preload(read_home())
