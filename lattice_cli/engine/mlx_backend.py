@@ -168,7 +168,7 @@ class MlxBackend:
             return
         try:
             mx.eval(self._decoding.state, [portion.lane.caches[0].state for portion in chunk])
-        except Exception as fault:  # noqa: BLE001
+        except (RuntimeError, ValueError, MemoryError) as fault:  # what mlx makes of a C++ exception
             self._fault = fault
             return
         self._decoding.keep(ending, self._leave)
