@@ -93,6 +93,7 @@ class MlxBackend:
     def advance(self) -> list[Progress | Emitted]:
         if not len(self._prompts) and not len(self._decoding):
             return self._tidy()
+        self._settle()
         if self._fault is not None:
             raise self._fault
         self._before_step()
@@ -139,7 +140,6 @@ class MlxBackend:
 
     def _pass(self) -> list[Progress | Emitted]:
         """A token for each row, and a chunk of the prompts in the same pass, which runs on meanwhile."""
-        self._settle()
         self._begin()
         self._decoding.add(self._ready())
         decoding = len(self._decoding)
@@ -200,7 +200,7 @@ class MlxBackend:
 
     def remove(self, job_ids: Sequence[str]) -> None:
         self._settle()
-        gone, leave = set(job_ids), self._leave if self._prefix.on else None
+        gone, leave = set(job_ids), self._leave if self._prefix.on and self._fault is None else None
         self._told = [outcome for outcome in self._told if outcome.job_id not in gone]
         self._prompts.remove(gone, leave)
         self._decoding.remove(gone, leave)
