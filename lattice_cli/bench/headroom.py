@@ -43,6 +43,11 @@ class Headroom:
         return self.weights.step_bytes + context * self.point.rows
 
     @property
+    def floor_s(self) -> float:
+        """What a step of all rows takes if nothing but memory holds it up."""
+        return self.step_bytes / self.best_bytes_s
+
+    @property
     def prompt_ops(self) -> int:
         """Of one prompt token."""
         return 2 * self.weights.layer_weights
@@ -65,7 +70,8 @@ class Headroom:
         )
         yield (
             f"a decode step moves {weights.step_bytes / 1e6:,.1f} MB of weights + {rows} x {self.context_tokens:,.0f} "
-            f"tokens x {context} of keys and values = {self.step_bytes / 1e6:,.1f} MB"
+            f"tokens x {context} of keys and values = {self.step_bytes / 1e6:,.1f} MB, "
+            f"which takes {1000 * self.floor_s:,.3f} ms"
         )
         if decode is not None:
             yield (

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lattice_cli.bench.energy import Meter
-from lattice_cli.bench.noise import UNWATCHED, Noise, Watch
+from lattice_cli.bench.gpu_trace import GpuTrace, Load, load_of
+from lattice_cli.bench.noise import Watch
 from lattice_cli.bench.prose import edited_prompt, exact_prompt, warm_prompt
-from lattice_cli.bench.stats import rate
+from lattice_cli.bench.speed_trial import Trial
 from lattice_cli.engine.measure_trial import RowTimes
 from lattice_cli.engine.worker import new_job_id
 from lattice_cli.errors import UsageError
@@ -87,41 +88,12 @@ class SpeedPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """All rows of one go at a point. Seconds run from the moment all of them were asked for; `joules` are of all of
-    it, prompts too.
-    """
+class Measured:
+    """A point's trials, and what a step of decoding had of the GPU in one more of them, which is not among them."""
 
-    rows: tuple[RowTimes, ...]
-    noise: Noise = UNWATCHED
-    joules: float | None = None
-
-    @property
-    def prefill_rate(self) -> float | None:
-        """Prompt tokens read, cached ones left out, per second until the last prompt was read."""
-        read = sum(row.prompt_tokens - row.cached_tokens for row in self.rows)
-        return rate(read, max(row.read_s for row in self.rows))
-
-    @property
-    def decode_rate(self) -> float | None:
-        """Tokens of all rows per second while all of them decode: after the last row's first token, up to the end of
-        the row that ends first. None when there was no such time.
-        """
-        start_s, end_s = max(row.tokens_s[0] for row in self.rows), min(row.tokens_s[-1] for row in self.rows)
-        return rate(sum(start_s < now_s <= end_s for row in self.rows for now_s in row.tokens_s), end_s - start_s)
-
-    @property
-    def first_token_s(self) -> float:
-        """Of the row that waited longest."""
-        return max(row.tokens_s[0] for row in self.rows)
-
-    @property
-    def cached_tokens(self) -> int:
-        return sum(row.cached_tokens for row in self.rows)
-
-    @property
-    def token_joules(self) -> float | None:
-        return None if self.joules is None else self.joules / sum(row.completion_tokens for row in self.rows)
+    point: Point
+    trials: Sequence[Trial]
+    load: Load | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +110,7 @@ def run_point(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, gauges: 
     Raises: what the engine failed with; BenchError for a reply without tokens.
     """
     for at in range(-plan.warmups, plan.trials):
-        first = plan.seed + _pages(point) + (at + plan.warmups) * point.rows * 2
-        prompts = [_prompt(card, run, point, first + 2 * row) for row in range(point.rows)]
+        prompts = _prompts(card, run, plan, point, at)
         gauges.watch.begin(plan.wait_quiet_s if at >= 0 else 0.0)
         if gauges.meter is not None:
             gauges.meter.begin()
@@ -149,6 +120,24 @@ def run_point(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, gauges: 
             joules = gauges.meter.end() if gauges.meter is not None else None
         if at >= 0:
             yield Trial(rows, gauges.watch.end(), joules)
+
+
+def traced(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, trace: GpuTrace) -> Load | None:
+    """What a step had of the GPU in one more trial, which tracing slows. Raises: as `run_point`."""
+    prompts = _prompts(card, run, plan, point, plan.trials)
+    trace.begin()
+    try:
+        trial = Trial(tuple(run([_job(point, prompt) for prompt in prompts])))
+    finally:
+        kernels = trace.end()
+    begin_s, end_s = (trial.rows[0].began_s + moment_s for moment_s in trial.together_s)
+    return load_of(kernels, begin_s, end_s, trial.steps)
+
+
+def _prompts(card: ModelCard, run: Run, plan: SpeedPlan, point: Point, at: int) -> list[Prompt]:
+    """Those of a trial, a row each; no two trials share one."""
+    first = plan.seed + _pages(point) + (at + plan.warmups) * point.rows * 2
+    return [_prompt(card, run, point, first + 2 * row) for row in range(point.rows)]
 
 
 def _pages(point: Point) -> int:

@@ -119,6 +119,7 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
     """Load, run every point with a line on stderr for every trial, unload, report."""
     from lattice_cli.bench import machine, record
     from lattice_cli.bench.energy import find_meter
+    from lattice_cli.bench.gpu_trace import find_trace
     from lattice_cli.bench.noise import Watch
     from lattice_cli.bench.speed import Gauges
     from lattice_cli.bench.speed_report import Facts, show_speed, speed_record
@@ -137,7 +138,8 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
         computing: dict[str, Any] = {} if script else machine.computing(home)
         meters = find_meter(computing.get("backend"))
         reference = bench.run_reference if wishes.reference else None
-        points = run_turns(bench.card, bench.run, plan, Gauges(Watch(wishes.noisy_share), meters.meter), reference)
+        gauges = Gauges(Watch(wishes.noisy_share), meters.meter)
+        points = run_turns(bench.card, bench.run, plan, gauges, reference, lambda: find_trace(computing.get("backend")))
         card, path = bench.card, getattr(source, "path", None)
         peaks = machine.peak_memory_bytes(), bench.device_peak_bytes()  # before the limits, which take 0.5 GB
         facts = Facts(

@@ -12,7 +12,8 @@ from typing import Any
 from lattice_cli import console
 from lattice_cli.bench.headroom import Headroom
 from lattice_cli.bench.record import Outlet, Setting, figure, figure_rows, head, machine_line, plain
-from lattice_cli.bench.speed import OURS, Point, SpeedPlan, Trial
+from lattice_cli.bench.speed import OURS, Measured, SpeedPlan
+from lattice_cli.bench.speed_trial import Trial
 from lattice_cli.bench.stats import spread
 from lattice_cli.engine.measure_limits import MachineLimits, Weights
 
@@ -22,6 +23,12 @@ DEFINITIONS = {
     "decode_tok_s": "tokens of all rows / seconds, from the last row's first token to the end of the first row that "
     "ends: all rows decode, and no prompt's time is in it; one row: (tokens - 1) / (last - first)",
     "first_token_ms": "from asking to the first token, in process; of several rows the one that waits longest",
+    "step_ms": "milliseconds from token to token of a row while all rows decode",
+    "host_step_ms": "of these, what the host needs to build and submit a step (with a grammar or a prompt beside it: "
+    "not told)",
+    "gpu_step_ms": "time in which the GPU computed at all, a step, of one more trial that is traced",
+    "gpu_step_kernels": "kernels that began on the GPU, a step, of the same trial: drawing a token is in it",
+    "floor_step_ms": "the bytes of a step at this machine's measured bandwidth; --explain shows how",
     "joules_token": "energy of the whole trial, its prompt too / tokens of all replies",
     "peak_memory_bytes": "most memory of this process in RAM, all points and this tool included",
     "device_peak_bytes": "most memory of mlx's own allocator",
@@ -42,11 +49,9 @@ class Facts:
     energy_source: str
 
 
-def speed_record(
-    setting: Setting, plan: SpeedPlan, points: Sequence[tuple[Point, Sequence[Trial]]], facts: Facts
-) -> dict[str, Any]:
+def speed_record(setting: Setting, plan: SpeedPlan, points: Sequence[Measured], facts: Facts) -> dict[str, Any]:
     """`lattice bench speed` as values JSON can hold. `figures` are those of the first point."""
-    told = [_point(point, trials, facts) for point, trials in points]
+    told = [_point(measured, facts) for measured in points]
     return {
         **head("speed", setting, plan.seed),
         "model_hash": facts.model_hash,
@@ -66,18 +71,27 @@ def speed_record(
     }
 
 
-def _point(point: Point, trials: Sequence[Trial], facts: Facts) -> dict[str, Any]:
+def _point(measured: Measured, facts: Facts) -> dict[str, Any]:
+    point, trials, load = measured.point, measured.trials, measured.load
+    room = None
+    if point.engine == OURS and facts.weights and facts.machine:
+        room = Headroom(facts.weights, facts.machine, point)
     figures = {
         "prefill_tok_s": spread(trial.prefill_rate for trial in trials),
         "decode_tok_s": spread(trial.decode_rate for trial in trials),
         "first_token_ms": spread(1000 * trial.first_token_s for trial in trials),
     }
+    rows = point.rows
+    figures["step_ms"] = spread(1000 * rows / trial.decode_rate if trial.decode_rate else None for trial in trials)
+    hosts = spread(trial.host_step_s and 1000 * trial.host_step_s for trial in trials)
+    if hosts is not None:
+        figures["host_step_ms"] = hosts
+    if load is not None:
+        figures["gpu_step_ms"] = spread([1000 * load.busy_s])
+        figures["gpu_step_kernels"] = spread([load.kernels])
     if any(trial.joules is not None for trial in trials):
         figures["joules_token"] = spread(trial.token_joules for trial in trials)
     prefill, decode = ((found.median if (found := figures[name]) else None) for name in list(figures)[:2])
-    room = None
-    if point.engine == OURS and facts.weights and facts.machine:
-        room = Headroom(facts.weights, facts.machine, point)
     return {
         "name": str(point),
         **asdict(point),
@@ -86,6 +100,7 @@ def _point(point: Point, trials: Sequence[Trial], facts: Facts) -> dict[str, Any
             "prefill_tok_s": room.prefill_percent(prefill) if room else None,
             "decode_tok_s": room.decode_percent(decode) if room else None,
         },
+        "floor_step_ms": 1000 * room.floor_s if room else None,
         "explain": list(room.explain(prefill, decode)) if room else [],
         "cached_tokens": sum(trial.cached_tokens for trial in trials),
         "reasoning_tokens": sum(row.reasoning_tokens for trial in trials for row in trial.rows),
@@ -103,7 +118,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "joules": trial.joules,
         **asdict(trial.noise),
         "rows": [
-            {name: value for name, value in asdict(row).items() if name != "tokens_s"}
+            {name: value for name, value in asdict(row).items() if name not in ("tokens_s", "began_s", "submits_s")}
             | {"first_token_s": row.tokens_s[0], "last_token_s": row.tokens_s[-1]}
             for row in trial.rows
         ],

@@ -11,6 +11,7 @@ Thread: worker
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
@@ -37,6 +38,7 @@ class DecodeBatch:
         self._fresh: set[str] = set()  # rows whose input is the end of their prompt
         self._scores: Scores | None = None  # of the tokens in `_inputs`
         self._steps = 0
+        self.submit_s: float | None = None  # to build and submit the newest pass; None where the host waited in between
 
     def __len__(self) -> int:
         return len(self._lanes)
@@ -74,16 +76,18 @@ class DecodeBatch:
         the masks; only the draw comes after.
         """
         assert self._inputs is not None
-        inputs = self._inputs
+        inputs, began_s = self._inputs, time.perf_counter()
         logits = self._forward(inputs, chunk)
         masks: list[Mask | None] = [None] * len(self._lanes)
-        if any(lane.guide for lane in self._lanes):
+        guided = any(lane.guide for lane in self._lanes)
+        if guided:
             mx.async_eval(logits)  # type: ignore[no-untyped-call]
             masks = self._follow(inputs.tolist())  # type: ignore[arg-type]
         self._inputs = self._draw(logits, inputs, masks)
         before, self._scores = self._scores, self._score(logits, self._inputs)
         contexts = [lane.context for lane in self._lanes if lane.context is not None]
         mx.async_eval(self._inputs, contexts, self._scores.arrays if self._scores else [])  # type: ignore[no-untyped-call]
+        self.submit_s = None if guided or chunk else time.perf_counter() - began_s
         fed: list[int] = inputs.tolist()  # type: ignore[assignment]
         scores = before.read() if before else {}
         self._steps += 1

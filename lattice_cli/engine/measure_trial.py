@@ -25,7 +25,9 @@ from lattice_cli.job import Job
 @dataclass(frozen=True, slots=True)
 class RowTimes:
     """One row of a trial. Seconds run from the moment all rows of the trial were asked for: `read_s` to the end of its
-    prompt, `tokens_s` to each token of its reply. `reasoning_tokens` are among the completion's.
+    prompt, `tokens_s` to each token of its reply; that moment itself is `began_s` of `time.monotonic`.
+    `reasoning_tokens` are among the completion's. `submits_s` are what it took the host to build and submit the pass
+    that began as each token came out; None where nobody tells.
     """
 
     prompt_tokens: int
@@ -34,6 +36,8 @@ class RowTimes:
     reasoning_tokens: int
     read_s: float
     tokens_s: tuple[float, ...]
+    began_s: float = 0.0
+    submits_s: tuple[float | None, ...] = ()
 
 
 @dataclass(slots=True)
@@ -42,6 +46,7 @@ class Moments:
 
     read_s: float | None = None
     tokens_s: list[float] = field(default_factory=list)
+    submits_s: list[float | None] = field(default_factory=list)
 
 
 class PassingBackend:
@@ -86,13 +91,14 @@ class TimedBackend(PassingBackend):
 
     def advance(self) -> list[Progress | Emitted]:
         outcomes = self._backend.advance()
-        now_s = self.clock()
+        now_s, submit_s = self.clock(), getattr(self._backend, "submit_s", None)
         for outcome in outcomes:
             moments = self.moments.get(outcome.job_id)
             if moments is None:
                 continue
             if isinstance(outcome, Emitted):
                 moments.tokens_s.append(now_s)
+                moments.submits_s.append(submit_s)
             elif outcome.done >= outcome.total and moments.read_s is None:
                 moments.read_s = now_s
         return outcomes
@@ -135,11 +141,14 @@ def _times(reply: Completion, moments: Moments, began_s: float) -> RowTimes:
     usage = reply.finished.usage
     if usage.completion_tokens == 0 or moments.read_s is None:
         raise BenchError("the model answered with no tokens, so there is nothing to measure")
+    shown = usage.completion_tokens
     return RowTimes(
         prompt_tokens=usage.prompt_tokens,
         cached_tokens=usage.cached_tokens,
         completion_tokens=usage.completion_tokens,
         reasoning_tokens=usage.reasoning_tokens,
         read_s=moments.read_s - began_s,
-        tokens_s=tuple(now_s - began_s for now_s in moments.tokens_s[: usage.completion_tokens]),
+        tokens_s=tuple(now_s - began_s for now_s in moments.tokens_s[:shown]),
+        began_s=began_s,
+        submits_s=tuple(moments.submits_s[:shown]),
     )

@@ -71,6 +71,11 @@ class MlxBackend:
         self.reset()
         self._unwire = _wire_memory()
 
+    @property
+    def submit_s(self) -> float | None:
+        """What building and submitting the newest step took the host; see batch.py."""
+        return self._decoding.submit_s
+
     def insert(self, row: Row) -> None:
         from lattice_cli.engine.lane import Lane
         from lattice_cli.engine.sampling import row_processors, row_sampler

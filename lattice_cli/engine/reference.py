@@ -61,17 +61,21 @@ def run_reference(
         from mlx_lm.generate import generate_step
 
     began_s, read_s, moments = clock(), list[float](), list[float]()
+    submits_s: list[float | None] = []
 
     def read(done: int, total: int) -> None:
         if done >= total - 1:
             read_s.append(clock() - began_s)
 
-    with _unpatched(native):
+    with _unpatched(native), _submitted(clock) as submitted:
+        asked_s = clock()
         for _token, _scores in generate_step(
             mx.array(list(prompt)), network, max_tokens=max_tokens, prompt_progress_callback=read
         ):
             moments.append(clock() - began_s)
-    return RowTimes(len(prompt), 0, len(moments), 0, read_s[0], tuple(moments))
+            submits_s.append(_since(asked_s, submitted))
+            asked_s = clock()
+    return RowTimes(len(prompt), 0, len(moments), 0, read_s[0], tuple(moments), began_s, tuple(submits_s))
 
 
 def run_reference_rows(
@@ -93,22 +97,52 @@ def run_reference_rows(
     rows = len(prompts)
     began_s = clock()
     moments: dict[int, list[float]] = {}
-    with _unpatched(native):
+    submits_s: dict[int, list[float | None]] = {}
+    with _unpatched(native), _submitted(clock) as submitted:
         batches: Any = BatchGenerator(
             network, max_tokens=max_tokens, completion_batch_size=rows, prefill_batch_size=rows
         )
         try:
             numbers = batches.insert([list(prompt) for prompt in prompts])
             moments |= {number: [] for number in numbers}
+            submits_s |= {number: [] for number in numbers}
             while any(len(times) < max_tokens for times in moments.values()):
+                asked_s = clock()
                 for response in batches.next_generated():
                     moments[response.uid].append(clock() - began_s)
+                    submits_s[response.uid].append(_since(asked_s, submitted))
         finally:
             batches.close()
     return [
-        RowTimes(len(prompt), 0, len(moments[number]), 0, moments[number][0], tuple(moments[number]))
+        RowTimes(
+            len(prompt), 0, len(times := moments[number]), 0, times[0], tuple(times), began_s, tuple(submits_s[number])
+        )
         for prompt, number in zip(prompts, numbers, strict=True)
     ]
+
+
+def _since(asked_s: float, submitted: Sequence[float]) -> float | None:
+    """From asking for a token to the newest step's submission; None where nothing was submitted since."""
+    return submitted[-1] - asked_s if submitted and submitted[-1] > asked_s else None
+
+
+@contextmanager
+def _submitted(clock: Callable[[], float]) -> Iterator[list[float]]:
+    """The moments at which a step was submitted, which is `mx.async_eval` in both of mlx-lm's loops."""
+    import mlx.core as mx
+
+    moments: list[float] = []
+    original: Any = mx.async_eval
+
+    def submit(*arrays: Any) -> None:
+        original(*arrays)
+        moments.append(clock())
+
+    mx.async_eval = submit
+    try:
+        yield moments
+    finally:
+        mx.async_eval = original
 
 
 @contextmanager

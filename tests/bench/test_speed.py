@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lattice_cli.bench.gpu_trace import Kernel
 from lattice_cli.bench.noise import Watch
-from lattice_cli.bench.speed import Gauges, Point, SpeedPlan, Trial, run_point
+from lattice_cli.bench.speed import Gauges, Point, SpeedPlan, run_point
+from lattice_cli.bench.speed_trial import Trial
 from lattice_cli.bench.speed_turns import run_turns
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.measure_trial import RowTimes, TimedBackend, run_rows
@@ -83,6 +86,35 @@ def test_tokens_before_the_last_row_decodes_are_in_no_decode_rate() -> None:
     assert trial.decode_rate == pytest.approx(3 / (1.4 - 1.1))  # 1.2 and 1.4 of the one, 1.3 of the other
     assert trial.prefill_rate == pytest.approx(20 / 0.9)
     assert Trial((early, RowTimes(10, 0, 2, 0, 1.9, (2.0, 2.1)))).decode_rate is None
+    told = replace(early, submits_s=(0.5, 0.6, 0.01, 0.02))  # the first two came before all rows decoded
+    assert trial.steps == 2
+    assert (Trial((told, late)).host_step_s, trial.host_step_s) == (0.015, None)
+    assert Trial((replace(told, submits_s=(0.5, 0.6, None, None)), late)).host_step_s is None
+
+
+def test_what_steps_have_of_a_gpu_comes_from_a_trial_of_its_own(tmp_path: Path) -> None:
+    """Traced after every trial that is timed, over the steps of all rows and nothing else."""
+    card, run = scripted(tmp_path)
+    events: list[str] = []
+
+    class Trace:
+        def begin(self) -> None:
+            events.append("begin")
+
+        def end(self) -> list[Kernel]:
+            events.append("end")
+            return [Kernel("k", at / 1000, (at + 5) / 1000) for at in range(0, 10_000, 10)]  # busy half of the time
+
+    def go(jobs: Sequence[Job]) -> list[RowTimes]:
+        events.append("run")
+        return [replace(row, began_s=2.0) for row in run(jobs)]
+
+    plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(2,), trials=2, warmups=0)
+    (one,) = run_turns(card, go, plan, Gauges(Watch()), None, Trace)  # type: ignore[arg-type]
+    assert events == ["run", "run", "begin", "run", "end"]
+    assert len(one.trials) == 2 and one.load is not None
+    step_s = one.trials[0].rows[0].tokens_s[1] - one.trials[0].rows[0].tokens_s[0]
+    assert one.load.busy_s == pytest.approx(step_s / 2) and one.load.kernels == pytest.approx(step_s * 100)
 
 
 def test_hidden_tokens_are_counted(tmp_path: Path) -> None:
@@ -150,13 +182,13 @@ def test_turns_alternate_and_the_reference_is_asked_only_what_it_can_do(tmp_path
     found = run_turns(card, named("A"), plan, Gauges(Watch()), named("B"))
     by_turns = ["A", "B", "B", "A", "A", "B"]
     assert turns == [*by_turns, *"A" * 6, *by_turns, *"A" * 9]  # a warm trial reads each row's prompt first
-    assert [(str(point), len(trials)) for point, trials in found] == [
-        ("20 + 4 tokens", 3),
-        ("20 + 4 tokens, mlx-lm", 3),
-        ("20 + 4 tokens, warm prefix", 3),
-        ("20 + 4 tokens, 2 rows", 3),
-        ("20 + 4 tokens, 2 rows, mlx-lm", 3),
-        ("20 + 4 tokens, 2 rows, warm prefix", 3),
+    assert [(str(one.point), len(one.trials), one.load) for one in found] == [
+        ("20 + 4 tokens", 3, None),
+        ("20 + 4 tokens, mlx-lm", 3, None),
+        ("20 + 4 tokens, warm prefix", 3, None),
+        ("20 + 4 tokens, 2 rows", 3, None),
+        ("20 + 4 tokens, 2 rows, mlx-lm", 3, None),
+        ("20 + 4 tokens, 2 rows, warm prefix", 3, None),
     ]
 
 

@@ -6,17 +6,20 @@ Thread: any
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lattice_cli.bench.gpu_trace import Load
 from lattice_cli.bench.headroom import Headroom
 from lattice_cli.bench.machine import Machine
 from lattice_cli.bench.noise import Noise
 from lattice_cli.bench.record import Outlet, Setting, figure
-from lattice_cli.bench.speed import Point, SpeedPlan, Trial
+from lattice_cli.bench.speed import Measured, Point, SpeedPlan
 from lattice_cli.bench.speed_report import DEFINITIONS, Facts, show_speed, speed_record
+from lattice_cli.bench.speed_trial import Trial
 from lattice_cli.engine.measure_limits import MachineLimits, Weights
 from lattice_cli.engine.measure_trial import RowTimes
 from lattice_cli.errors import UsageError
@@ -38,7 +41,7 @@ def trial(seconds: float, cached: int = 0, noisy: bool = False, tokens: int = 5,
 
 def record(*trials: Trial, prefix: str = "cold") -> dict[str, Any]:
     return speed_record(
-        SETTING, SpeedPlan((100,), 5, trials=len(trials)), [(Point(100, 5, prefix=prefix), trials)], FACTS
+        SETTING, SpeedPlan((100,), 5, trials=len(trials)), [Measured(Point(100, 5, prefix=prefix), trials)], FACTS
     )
 
 
@@ -82,9 +85,25 @@ def test_a_share_of_the_limit_is_what_the_arithmetic_says() -> None:
     assert two.decode_percent(8.0) == pytest.approx(100 * 4 * 1_020_500 / 10e9)
 
 
+def test_a_step_is_told_with_host_gpu_kernels_and_floor() -> None:
+    told = replace(trial(1.0), rows=(replace(trial(1.0).rows[0], submits_s=(None, 0.001, 0.002, 0.004, 0.003)),))
+    measured = Measured(Point(100, 5), [told], Load(42.5, 0.125))
+    found = speed_record(SETTING, SpeedPlan((100,), 5, trials=1), [measured], FACTS)
+    figures, (point,) = found["figures"], found["points"]
+    medians = {name: figures[name]["median"] for name in figures if "step" in name}
+    assert medians == {"step_ms": 250.0, "host_step_ms": 2.5, "gpu_step_ms": 125.0, "gpu_step_kernels": 42.5}
+    assert point["floor_step_ms"] == pytest.approx(1000 * 1_010_250 / 10e9)
+    assert set(figures) <= set(DEFINITIONS) and "submits_s" not in point["trials"][0]["rows"][0]
+    silent = record(trial(1.0))["figures"]
+    assert "step_ms" in silent and not {"host_step_ms", "gpu_step_ms", "gpu_step_kernels"} & set(silent)
+
+
 def test_explain_shows_the_arithmetic_and_what_is_left_out() -> None:
     lines = list(Headroom(WEIGHTS, LIMITS, Point(100, 5)).explain(200_000.0, 4000.0))
-    assert "1.0 MB of weights + 1 x 102 tokens x 100 bytes of keys and values = 1.0 MB" in lines[1]
+    assert "tokens x 100 bytes of keys and values = 1.0 MB, which takes 0.101 ms" in lines[1]
+    assert "1.0 MB of weights + 1 x 102 tokens" in lines[1]
+        "1.0 MB of weights + 1 x 102 tokens x 100 bytes of keys and values = 1.0 MB, which takes 0.101 ms" in lines[1]
+    )
     assert lines[2].endswith("= 4.0 GB/s, 40% of 10.0")
     assert lines[4].endswith("= 600.0 GFLOP/s, 600% of 100.0")
     assert lines[5].startswith("left out: attention's own operations")
