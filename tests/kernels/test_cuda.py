@@ -1,8 +1,8 @@
-"""The fused steps for NVIDIA GPUs, whose kernels run here on an emulator of the GPU (tests/kernels/cuda).
+"""The fused steps for NVIDIA GPUs: on the GPU where mlx computes on one, else on an emulator (tests/kernels/cuda).
 
 What is checked is their arithmetic: products in every layout, the delta rule, attention over pages, ragged rows,
 branches.
-That memory is not raced for is checked on a GPU (docs/log.md).
+That memory is not raced for is checked on a GPU (docs/benchmarks/nvidia.sh).
 
 Thread: any
 """
@@ -21,25 +21,29 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 
-from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout
+from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, platform
 from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
 from lattice_cli.kernels.cuda_state import Pools
 from lattice_cli.kernels.state import DecoderState
 from tests.kernels.cuda.emulated import emulated
 
+GPU = cuda_gpu.read_gpu() if platform.backend_name() == "cuda" else None
 pytestmark = [
     pytest.mark.tiny,
-    pytest.mark.skipif(shutil.which("g++") is None, reason="the emulator is compiled"),
+    pytest.mark.skipif(not GPU and shutil.which("g++") is None, reason="the emulator is compiled"),
     pytest.mark.skipif(sys.platform != "linux", reason="the emulator is for Linux"),
 ]
 
 VOCABULARY = 200
-BLOCKS, SHARED_BYTES = 3, 60_000
+BLOCKS, SHARED_BYTES = (GPU.multiprocessors, GPU.shared_bytes - 1024) if GPU else (3, 60_000)
 
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """mlx's CUDA kernels on the emulator, four warps a block."""
+    """mlx's CUDA kernels on the emulator, four warps a block; on a GPU nothing is put in their place."""
+    if GPU:
+        yield
+        return
     patch = pytest.MonkeyPatch()
     patch.setattr(mx.fast, "cuda_kernel", emulated(tmp_path_factory.mktemp("kernels")))
     patch.setattr(cuda_decoder, "WARPS", 4)
