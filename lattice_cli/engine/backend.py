@@ -34,9 +34,20 @@ class Emitted:
     score: Score | None = None
 
 
+class PassFault(RuntimeError):
+    """`cause` came out of a pass that had begun before, with the rows `job_ids`: some may have left since, and who came
+    since has nothing to do with it.
+    """
+
+    def __init__(self, cause: Exception, job_ids: frozenset[str]) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+        self.job_ids = job_ids
+
+
 class Backend(Protocol):
     """Rows in, tokens out. Any exception from `insert` or `advance` makes the whole backend state void:
-    call `reset` and insert the rows again.
+    call `reset` and insert the rows again. A `PassFault` may come when there are no rows.
     """
 
     def insert(self, row: Row) -> None:

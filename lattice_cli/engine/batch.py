@@ -44,6 +44,10 @@ class DecodeBatch:
         return len(self._lanes)
 
     @property
+    def job_ids(self) -> list[str]:
+        return [lane.job_id for lane in self._lanes]
+
+    @property
     def state(self) -> list[Any]:
         """What must be evaluated for all passes to have run."""
         return [cache.state for cache in self._caches]

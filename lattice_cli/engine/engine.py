@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from lattice_cli.engine.backend import Backend, Emitted, Progress
+from lattice_cli.engine.backend import Backend, Emitted, PassFault, Progress
 from lattice_cli.engine.canary import makes_tokens
 from lattice_cli.engine.faults import fault_of, out_of_memory
 from lattice_cli.engine.memory import Memory
@@ -140,21 +140,28 @@ class Engine:
             self._outbox.extend(self._scoring.fail(fault_of(fault, "the prompt could not be scored")))
             return self._drain()
         self._backend.reset()
+        in_backend = self._trials.in_backend(self._scheduler.running.values())
+        in_pass = {row.job.id for row in in_backend}
+        if isinstance(fault, PassFault):
+            in_pass, fault = set(fault.job_ids), fault.cause
         if self._memory is not None and out_of_memory(fault):
             self._memory.give_way()
-        in_backend = self._trials.in_backend(self._scheduler.running.values())
+        suspects = [row for row in in_backend if row.job.id in in_pass]
         culprits = [row for row in in_backend if row.fault is not None or row is self._handled]
         if self._handled is not None and self._handled not in in_backend:  # it waited
             culprits.append(self._handled)
-        if not culprits and len(in_backend) == 1:
-            culprits = in_backend
+        if not culprits and len(in_pass) == 1:
+            culprits = suspects
         self._handled = None
-        others = [row for row in in_backend if row not in culprits]
         if culprits:
-            self._trials.clear(others)
+            self._trials.clear(row for row in in_backend if row not in culprits)
+        elif suspects:
+            log.error("a fault that no row owns, trying %d rows one by one: %s", len(suspects), fault, exc_info=fault)
+            self._trials.clear(row for row in in_backend if row not in suspects)
+            self._trials.suspect(suspects)
         else:
-            log.error("a fault that no row owns, trying %d rows one by one: %s", len(others), fault, exc_info=fault)
-            self._trials.suspect(others)
+            log.error("a fault of rows that have left: %s", fault, exc_info=fault)
+            self._trials.pause(self._scheduler.running.values())
         for row in culprits:
             log.error("job %s failed: %s", row.job.id, fault, exc_info=fault)
             row.fault = row.fault or fault_of(fault)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lattice_cli.engine.backend import Emitted, Progress
+from lattice_cli.engine.backend import Emitted, PassFault, Progress
 from lattice_cli.engine.pace import Pace, Rhythm
 from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.reply import Score
@@ -67,7 +67,7 @@ class MlxBackend:
         self._under_way: list[Portion] = []  # read by the newest pass, which may run still
         self._ending: list[Lane] = []  # rows whose prompt ends with it
         self._told: list[Progress | Emitted] = []
-        self._fault: Exception | None = None
+        self._fault: PassFault | None = None  # of a pass that was waited for; the next `advance` raises it
         self.reset()
         self._unwire = _wire_memory()
 
@@ -96,11 +96,11 @@ class MlxBackend:
         self._tell_cached(lane)
 
     def advance(self) -> list[Progress | Emitted]:
-        if not len(self._prompts) and not len(self._decoding):
-            return self._tidy()
         self._settle()
         if self._fault is not None:
-            raise self._fault
+            raise self._fault from self._fault.cause
+        if not len(self._prompts) and not len(self._decoding):
+            return self._tidy()
         self._before_step()
         self._fresh_rows = 0
         if self._joins:
@@ -164,7 +164,9 @@ class MlxBackend:
         return told + _outcomes(made, [lane for lane in read if lane not in ending])
 
     def _settle(self) -> None:
-        """Wait for the chunks that the newest pass reads. A fault is raised by the next `advance`, which owns it."""
+        """Wait for the chunks that the newest pass reads. A fault is raised by the next `advance`, though all rows of
+        the pass may have left until then.
+        """
         import mlx.core as mx
 
         chunk, ending = self._under_way, self._ending
@@ -174,7 +176,7 @@ class MlxBackend:
         try:
             mx.eval(self._decoding.state, [portion.lane.caches[0].state for portion in chunk])
         except (RuntimeError, ValueError, MemoryError) as fault:  # what mlx makes of a C++ exception
-            self._fault = fault
+            self._fault = PassFault(fault, frozenset([*self._decoding.job_ids, *self._prompts.job_ids(chunk)]))
             return
         self._decoding.keep(ending, self._leave)
         self._told += [Progress(lane.job_id, len(lane.ids), len(lane.ids)) for lane in ending]
@@ -244,14 +246,15 @@ class MlxBackend:
         return prompt_scores(self._network, make_caches(self._network), ids, top, self._prefill_chunk)
 
     def ready_in_s(self) -> float | None:
-        if len(self._prompts) or len(self._decoding):
+        if len(self._prompts) or len(self._decoding) or self._fault is not None:
             return 0.0
         self._rhythm.rest()
         return TIDY_S if self._prefix.saves else None
 
     def close(self) -> None:
         self._unwire()
-        self._prefix.trust()
+        if self._fault is None:
+            self._prefix.trust()
         self.reset()
         self._prefix.close()
         self._network = None

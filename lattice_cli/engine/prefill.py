@@ -109,9 +109,16 @@ class PromptBatch:
             if lane.remaining == 0 or lane.done in lane.cuts:
                 self._prefix.keep(lane.ids[: lane.done], lane.caches)
         followers = self._go_on()
-        readers = {id(stem.lane): stem.waiting for stem in self._stems.values() if not stem.read}
         read = [portion.lane for portion in chosen]
-        return [(row, lane.done) for lane in (*read, *followers) for row in readers.get(id(lane), [lane])]
+        return [(row, lane.done) for lane in (*read, *followers) for row in self._readers(lane)]
+
+    def job_ids(self, chosen: Sequence[Portion]) -> list[str]:
+        """The rows whose prompts these are."""
+        return [row.job_id for portion in chosen for row in self._readers(portion.lane)]
+
+    def _readers(self, lane: Lane) -> list[Lane]:
+        """The rows that a lane reads for: itself, or those that wait for a stem."""
+        return next((stem.waiting for stem in self._stems.values() if stem.lane is lane and not stem.read), [lane])
 
     def take_ending(self, chosen: Sequence[Portion]) -> list[Lane]:
         """Of those chosen, the rows whose prompt ends here and may be decoded on in the same pass; they leave this

@@ -6,20 +6,23 @@ Thread: any (mlx runs on the test's own thread)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
 import pytest
 
-from lattice_cli.engine.backend import Emitted, Progress
+from lattice_cli.engine.backend import Emitted, PassFault, Progress
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.mlx_backend import MlxBackend
+from lattice_cli.engine.prefix import PrefixCache
+from lattice_cli.engine.prefix_states import keeper_of
 from lattice_cli.engine.row import Row
-from lattice_cli.events import Event, Finished
+from lattice_cli.events import Event, Failed, Finished
 from lattice_cli.job import Job
 from lattice_cli.kernels import fused, install, native_choice
+from lattice_cli.model.network import make_caches
 from lattice_cli.model.upstream import file_limit_kept
 from lattice_cli.settings import EngineSettings, Home
 from tests.engine.fake import text_of
@@ -121,26 +124,82 @@ def test_nothing_is_told_of_a_row_that_left(network: Any) -> None:
     backend.close()
 
 
-@pytest.mark.parametrize("leaving", ["stream", "newcomer"])
-def test_a_fault_that_shows_when_a_row_leaves_is_found_by_the_next_step(
-    network: Any, monkeypatch: pytest.MonkeyPatch, leaving: str
-) -> None:
-    """Leaving waits for the pass that runs; who leaves is let go all the same."""
-    alone = {each.id: text_of(run(network, each), each.id) for each in (STREAM, NEWCOMER)}
-    others = {name: text for name, text in alone.items() if name != leaving}
-    engine, events = begun(network, job("third", (8, 9), GREEDY, max_tokens=30))
+class Failing:
+    """A network whose next pass with a chunk fails once it is told to, when somebody waits for what the chunk wrote."""
 
-    def fail(*_: object) -> None:
-        raise RuntimeError("the pass failed")
+    def __init__(self, network: Any) -> None:
+        self._network = network
+        self.fails = False
 
-    with monkeypatch.context() as patch:
-        patch.setattr(mx, "eval", fail)
-        events += engine.cancel(leaving)
-    with pytest.raises(RuntimeError, match="the pass failed") as caught:
-        engine.step()
-    events += engine.reset(caught.value)
-    while not engine.idle:
+    def __call__(self, inputs: Any, cache: Any = None) -> Any:
+        logits = self._network(inputs, cache=cache)
+        if self.fails and inputs.shape[1] > 1:
+            self.fails = False
+            half = mx.zeros((1, 4, 4), dtype=mx.float16)
+            cache[0]._marks = [mx.gather_mm(half, half, mx.array([0]), mx.array([0]))]  # "only supports float32", later
+        return logits
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._network, name)
+
+
+def left_by(network: Any, leaving: Sequence[str], prefix: PrefixCache | None = None) -> tuple[Engine, list[Event]]:
+    """A stream and a newcomer in a pass that failed; some of them have left."""
+    engine = Engine(CARD, MlxBackend(network, 4, 32, prefix=prefix), EngineSettings())
+    engine.add(STREAM)
+    events = [event for _ in range(5) for event in engine.step()]
+    engine.add(NEWCOMER)
+    events += engine.step()
+    network.fails = True
+    while network.fails:
         events += engine.step()
-    assert {name: text_of(events, name) for name in others} == others
+    for name in leaving:
+        events += engine.cancel(name)
+    return engine, events
+
+
+def finish(engine: Engine, faults: list[Exception]) -> list[Event]:
+    """All events to come; a turn's worth of them after a fault, as the desk has it."""
+    events: list[Event] = []
+    while not engine.idle or engine.ready_in_s() == 0:
+        try:
+            events += engine.step()
+        except RuntimeError as fault:
+            faults.append(fault)
+            events += engine.reset(fault)
+    return events
+
+
+@pytest.mark.parametrize("leaving", [("stream",), ("newcomer",)])
+def test_a_fault_that_shows_when_a_row_leaves_is_found_by_the_next_step(network: Any, leaving: tuple[str]) -> None:
+    """Leaving waits for the pass that runs; who leaves is let go all the same, and the other is not blamed."""
+    alone = {each.id: text_of(run(network, each), each.id) for each in (STREAM, NEWCOMER)}
+    engine, events = left_by(Failing(network), leaving)
+    faults: list[Exception] = []
+    events += finish(engine, faults)
+    assert [type(fault) for fault in faults] == [PassFault] and "float32" in str(faults[0])
+    (other,) = alone.keys() - leaving
+    assert text_of(events, other) == alone[other]
     ends = {event.job_id: event.reason for event in events if isinstance(event, Finished)}
-    assert ends == {name: "cancelled" if name == leaving else "length" for name in (*alone, "third")}
+    assert ends == {name: "cancelled" if name in leaving else "length" for name in alone}
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_pass_that_failed_as_its_last_row_left_is_not_the_next_rows_fault(network: Any, early: bool) -> None:
+    """It was raised with the next row to come, which failed: a request that had done nothing wrong."""
+    third = job("third", range(60), GREEDY, max_tokens=8)
+    alone = text_of(run(network, third), "third")
+    prefix = PrefixCache(keeper_of(make_caches(network)), 50_000_000)
+    engine, events = left_by(Failing(network), ("stream", "newcomer"), prefix)
+    assert engine.idle and engine.ready_in_s() == 0
+    faults: list[Exception] = []
+    if not early:
+        events += finish(engine, faults)
+        assert len(faults) == 1 and engine.ready_in_s() is None
+        kept = [ids for ids, _ in prefix.entries()]
+        assert all(len(ids) <= len(STREAM.prompt.ids) for ids in kept)  # nothing of that pass is kept
+    engine.add(third)
+    events += finish(engine, faults)
+    assert len(faults) == 1
+    assert not [event for event in events if isinstance(event, Failed)]
+    assert text_of(events, "third") == alone

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 
+from lattice_cli.engine.backend import Emitted, PassFault, Progress
 from lattice_cli.engine.desk import Desk
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.row import Row
@@ -187,6 +188,67 @@ def test_cancelling_a_row_on_trial_lets_the_trials_go_on() -> None:
     events += run(engine)
     assert ends(events) == {"a": "cancelled", "bad": "generation failed", "c": "length"}
     assert text_of(events, "c") == counted(3, 5)
+
+
+class Late(CountingBackend):
+    """The pass that ran when these rows were there has failed; it shows with the next `advance`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fault: PassFault | None = None
+
+    def fail(self, *job_ids: str) -> None:
+        self.fault = PassFault(RuntimeError("late"), frozenset(job_ids))
+
+    def advance(self) -> list[Progress | Emitted]:
+        fault, self.fault = self.fault, None
+        if fault is not None:
+            self.spoilt = True
+            raise fault
+        return super().advance()
+
+
+@pytest.mark.parametrize(
+    ("left", "stay", "blamed"),
+    [
+        ("ab", "", ""),  # all of the pass have left: it is nobody's
+        ("a", "b", ""),  # it may have been the one that left
+        ("", "ab", ""),
+        ("", "a", "a"),  # it was alone in the pass
+    ],
+)
+@pytest.mark.parametrize("newcomers", ["n", "nm"])
+def test_a_late_fault_is_not_of_those_who_came_after_it(left: str, stay: str, blamed: str, newcomers: str) -> None:
+    """A pass that failed as its last row left was the fault of the next row to come, and failed its request."""
+    backend = Late()
+    engine = engine_of(backend)
+    for name in left + stay:
+        engine.add(job(name, max_tokens=9))
+    events = [event for _ in range(3) for event in engine.step()]
+    backend.fail(*left, *stay)
+    for name in left:
+        events += engine.cancel(name)
+    for name in newcomers:
+        engine.add(job(name, prompt_tokens=4))
+    events += run(engine)
+    told = dict.fromkeys(stay + newcomers, "length") | dict.fromkeys(left, "cancelled")
+    assert ends(events) == told | dict.fromkeys(blamed, "generation failed")
+    assert {name: text_of(events, name) for name in newcomers} == {name: counted(4, 5) for name in newcomers}
+    tried = [name for name in backend.inserted if name in newcomers]
+    assert tried == [*newcomers, *newcomers]  # they begin again, and are not tried alone
+
+
+@pytest.mark.parametrize("suspects", [1, 2])
+def test_a_late_fault_of_rows_that_left_ends_no_trial(suspects: int) -> None:
+    backend = Late()
+    engine = engine_of(backend)
+    for name in "ab"[:suspects]:
+        engine.add(job(name))
+    engine.step()
+    events = engine.reset(RuntimeError("of both")) if suspects == 2 else []
+    backend.fail("gone")
+    events += run(engine)
+    assert ends(events) == dict.fromkeys("ab"[:suspects], "length")
 
 
 def test_abort_answers_everyone() -> None:
