@@ -29,7 +29,8 @@ Run = Callable[[Sequence[Job]], list[RowTimes]]
 
 GRAMMARS = ("free", "json")
 PREFIXES = ("cold", "warm", "edited")
-OURS, REFERENCE = "lattice", "mlx-lm"
+OURS = "lattice"
+RIVALS = ("mlx-lm", "transformers")
 
 
 @dataclass(frozen=True, slots=True)

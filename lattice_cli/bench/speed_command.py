@@ -5,6 +5,8 @@ Thread: any
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,7 +56,12 @@ def speed_command(
     warmups: WarmupsOption = 1,
     seed: Annotated[int, typer.Option(min=0, help="Changes the prompts")] = 0,
     reference: Annotated[
-        str | None, typer.Option(metavar="mlx-lm", help="Also mlx-lm's own loop and network, by turns")
+        str | None,
+        typer.Option(
+            metavar="NAME,...",
+            help="By turns also: mlx-lm (its own loop and network), transformers (Hugging Face's, compiled by torch; "
+            "dense weights only, so no --bits)",
+        ),
     ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Show how near the limit is reckoned")] = False,
     prefill_chunk: Annotated[
@@ -73,7 +80,7 @@ def speed_command(
     stdout and, in a pipe, one line of JSON after it, with every trial, the machine and the versions.
     """
     from lattice_cli.bench.record import Outlet
-    from lattice_cli.bench.speed import GRAMMARS, PREFIXES, SpeedPlan
+    from lattice_cli.bench.speed import GRAMMARS, PREFIXES, RIVALS, SpeedPlan
     from lattice_cli.errors import UsageError
     from lattice_cli.model.locate import find_model
     from lattice_cli.model.random_weights import RandomModel
@@ -93,8 +100,7 @@ def speed_command(
     )
     outlet = Outlet(json, save)
     outlet.check()
-    if reference not in (None, "mlx-lm"):
-        raise UsageError(f"`--reference` knows no `{reference}`", param="--reference", hint="there is `mlx-lm`")
+    rivals = () if reference is None else names(reference, RIVALS, "--reference")
     if model is not None and random_weights is not None:
         raise UsageError("`--model` and `--random-weights` exclude each other", param="--random-weights")
     if dtype not in (None, "float32", "bfloat16", "float16"):
@@ -102,14 +108,14 @@ def speed_command(
     source = (
         find_model(model, home) if random_weights is None else RandomModel(random_weights, bits, group, dtype, seed)
     )
-    if reference and getattr(source, "kind", "") == "script":
+    if rivals and getattr(source, "kind", "") == "script":
         raise UsageError("a script has no network to compare with", param="--reference")
-    _measure(source, home, plan, outlet, _Wishes(reference is not None, explain, noisy_share, prefill_chunk))
+    _measure(source, home, plan, outlet, _Wishes(rivals, explain, noisy_share, prefill_chunk))
 
 
 @dataclass(frozen=True, slots=True)
 class _Wishes:
-    reference: bool
+    rivals: tuple[str, ...]
     explain: bool
     noisy_share: float
     prefill_chunk: int | None
@@ -121,9 +127,10 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
     from lattice_cli.bench.energy import find_meter
     from lattice_cli.bench.gpu_trace import find_trace
     from lattice_cli.bench.noise import Watch
+    from lattice_cli.bench.rival import TRANSFORMERS, TransformersRival
     from lattice_cli.bench.speed import Gauges
     from lattice_cli.bench.speed_report import Facts, show_speed, speed_record
-    from lattice_cli.bench.speed_turns import run_turns
+    from lattice_cli.bench.speed_turns import Rival, run_turns
     from lattice_cli.console import say
     from lattice_cli.engine.measure import Workbench
     from lattice_cli.settings import EngineSettings
@@ -131,15 +138,26 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
     before = machine.describe()
     script = getattr(source, "kind", "") == "script"
     settings = EngineSettings(max_rows=max(8, *plan.rows), prefill_chunk=wishes.prefill_chunk)
-    with Workbench(source, home, settings) as bench:
+    with ExitStack() as stack:
+        other = TransformersRival(source, home.threads) if TRANSFORMERS in wishes.rivals else None
+        if other is not None:
+            stack.enter_context(other)
+        bench = stack.enter_context(Workbench(source, home, settings))
         for note in bench.card.notes:
             say(note)
         plan.check(bench.card)
+        rivals = {}
+        for name in wishes.rivals:
+            if other is not None and name == TRANSFORMERS:
+                other.load()
+                rivals[name] = Rival(other.run, other.prepare, here=False)
+            else:
+                rivals[name] = Rival(bench.run_reference)
         computing: dict[str, Any] = {} if script else machine.computing(home)
         meters = find_meter(computing.get("backend"))
-        reference = bench.run_reference if wishes.reference else None
-        gauges = Gauges(Watch(wishes.noisy_share), meters.meter)
-        points = run_turns(bench.card, bench.run, plan, gauges, reference, lambda: find_trace(computing.get("backend")))
+        own_s = (lambda: time.process_time() + other.used_s()) if other is not None else time.process_time
+        gauges = Gauges(Watch(wishes.noisy_share, own_s), meters.meter)
+        points = run_turns(bench.card, bench.run, plan, gauges, rivals, lambda: find_trace(computing.get("backend")))
         card, path = bench.card, getattr(source, "path", None)
         peaks = machine.peak_memory_bytes(), bench.device_peak_bytes()  # before the limits, which take 0.5 GB
         facts = Facts(
@@ -157,6 +175,7 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
         "quantization": card.format.quantization,
         "notes": list(card.notes),
         **computing,
+        **({"rivals": {TRANSFORMERS: other.facts}} if other is not None else {}),
     }
     setting = record.Setting(record.command_line(), before, machine.versions(), card.served_id, about)
     show_speed(speed_record(setting, plan, points, facts), outlet, explain=wishes.explain)

@@ -1,19 +1,31 @@
-"""All points of a plan, one after the other; where there is a reference, it takes turns with us, trial by trial.
+"""All points of a plan, one after the other; where there are rivals, they take turns with us, trial by trial.
 
 Thread: any
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from lattice_cli.bench.gpu_trace import GpuTrace
 from lattice_cli.bench.record import figure
-from lattice_cli.bench.speed import REFERENCE, Gauges, Measured, Point, Run, SpeedPlan, run_point, traced
+from lattice_cli.bench.speed import Gauges, Measured, Point, Run, SpeedPlan, run_point, traced
 from lattice_cli.bench.speed_trial import Trial
 from lattice_cli.console import say
 from lattice_cli.model.card import ModelCard
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """Another engine. `prepare` comes before a point's trials and warm-ups, and is not measured; `here` says that it
+    computes in this process, where its kernels can be traced.
+    """
+
+    run: Run
+    prepare: Callable[[Point], None] = lambda point: None
+    here: bool = True
 
 
 def run_turns(
@@ -21,31 +33,35 @@ def run_turns(
     run: Run,
     plan: SpeedPlan,
     gauges: Gauges,
-    reference: Run | None = None,
+    rivals: Mapping[str, Rival] = MappingProxyType({}),
     find_trace: Callable[[], GpuTrace | str] = lambda: "nothing is traced",
 ) -> list[Measured]:
-    """The trials of each point, with a line on stderr for each. The reference does what it can: free rows, cold.
+    """The trials of each point, with a line on stderr for each: A B C, then C B A. Rivals do what they can: free rows,
+    cold.
 
     Last of all, when tracing can slow nothing any more, comes what each point's steps had of the GPU.
     """
-    found: list[tuple[Point, list[Trial], Run]] = []
+    found: list[tuple[Point, list[Trial], Run | None]] = []
     for point in plan.points():
-        turns = [(point, run)]
-        if reference is not None and (point.grammar, point.prefix) == ("free", "cold"):
-            turns.append((replace(point, engine=REFERENCE), reference))
-        runs = [(one, run_point(card, go, plan, one, gauges)) for one, go in turns]
-        goes = dict(turns)
+        turns = {point: Rival(run)}
+        if (point.grammar, point.prefix) == ("free", "cold"):
+            turns |= {replace(point, engine=name): rival for name, rival in rivals.items()}
+        for one, rival in turns.items():
+            rival.prepare(one)
+        runs = [(one, run_point(card, rival.run, plan, one, gauges)) for one, rival in turns.items()]
         kept: dict[Point, list[Trial]] = {one: [] for one, _ in runs}
         for number in range(plan.trials):
             for one, trials in runs if number % 2 == 0 else reversed(runs):
                 trial = next(trials)
                 kept[one].append(trial)
                 say(f"{one}: trial {number + 1} of {plan.trials}: {_told(trial)}")
-        found += [(one, trials, goes[one]) for one, trials in kept.items()]
+        found += [(one, trials, turns[one].run if turns[one].here else None) for one, trials in kept.items()]
     trace = find_trace()
     if isinstance(trace, str):
         return [Measured(point, trials) for point, trials, _ in found]
-    return [Measured(point, trials, traced(card, go, plan, point, trace)) for point, trials, go in found]
+    return [
+        Measured(point, trials, traced(card, go, plan, point, trace) if go else None) for point, trials, go in found
+    ]
 
 
 def _told(trial: Trial) -> str:

@@ -16,7 +16,7 @@ from lattice_cli.bench.gpu_trace import Kernel
 from lattice_cli.bench.noise import Watch
 from lattice_cli.bench.speed import Gauges, Point, SpeedPlan, run_point
 from lattice_cli.bench.speed_trial import Trial
-from lattice_cli.bench.speed_turns import run_turns
+from lattice_cli.bench.speed_turns import Rival, run_turns
 from lattice_cli.engine.engine import Engine
 from lattice_cli.engine.measure_trial import RowTimes, TimedBackend, run_rows
 from lattice_cli.engine.scripted import ScriptedBackend, ScriptTokenizer, open_script, read_script
@@ -110,7 +110,7 @@ def test_what_steps_have_of_a_gpu_comes_from_a_trial_of_its_own(tmp_path: Path) 
         return [replace(row, began_s=2.0) for row in run(jobs)]
 
     plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(2,), trials=2, warmups=0)
-    (one,) = run_turns(card, go, plan, Gauges(Watch()), None, Trace)  # type: ignore[arg-type]
+    (one,) = run_turns(card, go, plan, Gauges(Watch()), {}, Trace)  # type: ignore[arg-type]
     assert events == ["run", "run", "begin", "run", "end"]
     assert len(one.trials) == 2 and one.load is not None
     step_s = one.trials[0].rows[0].tokens_s[1] - one.trials[0].rows[0].tokens_s[0]
@@ -166,8 +166,8 @@ def test_a_warm_and_an_edited_prompt_are_asked_after_what_they_go_on_from(tmp_pa
     assert edited[:80] == before[:80] and edited[90:] == before[90:] and edited != before
 
 
-def test_turns_alternate_and_the_reference_is_asked_only_what_it_can_do(tmp_path: Path) -> None:
-    """A machine that slows down slows both."""
+def test_turns_alternate_and_rivals_are_asked_only_what_they_can_do(tmp_path: Path) -> None:
+    """A machine that slows down slows all of them alike."""
     card, run = scripted(tmp_path)
     turns: list[str] = []
 
@@ -178,16 +178,25 @@ def test_turns_alternate_and_the_reference_is_asked_only_what_it_can_do(tmp_path
 
         return go
 
-    plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(1, 2), prefixes=("cold", "warm"), trials=3, warmups=0)
-    found = run_turns(card, named("A"), plan, Gauges(Watch()), named("B"))
-    by_turns = ["A", "B", "B", "A", "A", "B"]
-    assert turns == [*by_turns, *"A" * 6, *by_turns, *"A" * 9]  # a warm trial reads each row's prompt first
+    def prepare(point: Point) -> None:
+        turns.append(f"{point}: ")
+
+    plan = SpeedPlan(prompt_tokens=(20,), tokens=4, rows=(1, 2), prefixes=("cold", "warm"), trials=3, warmups=1)
+    rivals = {"mlx-lm": Rival(named("B")), "transformers": Rival(named("C"), prepare, here=False)}
+    found = run_turns(card, named("A"), plan, Gauges(Watch()), rivals)
+    by_turns = "AABBCC" + "CBA" + "ABC"  # the first of each engine's trials comes after its warm-up
+    assert "".join(turns) == (
+        f"20 + 4 tokens, transformers: {by_turns}" + "A" * 8  # a warm trial reads each row's prompt first
+        + f"20 + 4 tokens, 2 rows, transformers: {by_turns}" + "A" * 12
+    )  # fmt: skip
     assert [(str(one.point), len(one.trials), one.load) for one in found] == [
         ("20 + 4 tokens", 3, None),
         ("20 + 4 tokens, mlx-lm", 3, None),
+        ("20 + 4 tokens, transformers", 3, None),
         ("20 + 4 tokens, warm prefix", 3, None),
         ("20 + 4 tokens, 2 rows", 3, None),
         ("20 + 4 tokens, 2 rows, mlx-lm", 3, None),
+        ("20 + 4 tokens, 2 rows, transformers", 3, None),
         ("20 + 4 tokens, 2 rows, warm prefix", 3, None),
     ]
 
