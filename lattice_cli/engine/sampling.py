@@ -78,17 +78,7 @@ def draw(logits: mx.array, sampling: Sampling, key: mx.array) -> mx.array:
     if 0 < sampling.top_k < vocabulary:
         noise = mx.random.gumbel((rows, sampling.top_k), key=key)
         return draws.draw_likeliest(logits, noise, scale, sampling.min_p, sampling.top_p)
-    kept = logits.astype(mx.float32) * scale
-    ids: mx.array | None = None
-    if sampling.top_p < 1.0:
-        kept, ids = draws.likeliest(kept, vocabulary)
-    if sampling.min_p > 0.0:
-        floor = mx.max(kept, axis=-1, keepdims=True) + mx.log(mx.array(sampling.min_p))
-        kept = mx.where(kept < floor, -mx.inf, kept)
-    if sampling.top_p < 1.0:
-        kept = draws.nucleus(kept, sampling.top_p)
-    drawn = mx.random.categorical(kept, axis=-1, key=key)  # (rows,)
-    return drawn if ids is None else mx.take_along_axis(ids, drawn[..., None], axis=-1).squeeze(-1)
+    return draws.draw_kept(logits, key, scale, sampling.min_p, sampling.top_p)
 
 
 def row_processors(

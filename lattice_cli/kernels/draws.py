@@ -1,4 +1,4 @@
-"""Draws among the likeliest ids of a vocabulary, in mlx's operations; install.py puts native/draw.h in their place.
+"""Draws from a vocabulary, in mlx's operations; install.py puts native/draw.h in the place of both.
 
 Thread: worker
 """
@@ -22,6 +22,24 @@ def draw_likeliest(logits: mx.array, noise: mx.array, scale: float, min_p: float
     if top_p < 1.0:
         kept = nucleus(kept, top_p)
     return mx.take_along_axis(ids, mx.argmax(kept + noise, axis=-1, keepdims=True), axis=-1)[:, 0]
+
+
+def draw_kept(logits: mx.array, key: mx.array, scale: float, min_p: float, top_p: float) -> mx.array:
+    """One id a row, (rows,), of `logits` (rows, vocabulary), `scale`d: a draw with `key` by the softmax of those that
+    `min_p` (0: all) and `top_p` (1: all) keep.
+
+    PERF: a sort of the whole vocabulary: 4 ms for 49,152 ids and 13 for 151,936 on a CPU (mlx 0.32).
+    """
+    kept = logits.astype(mx.float32) * scale
+    ids: mx.array | None = None
+    if top_p < 1.0:
+        kept, ids = likeliest(kept, kept.shape[-1])
+    if min_p > 0.0:
+        kept = mx.where(kept < mx.max(kept, axis=-1, keepdims=True) + mx.log(mx.array(min_p)), -mx.inf, kept)
+    if top_p < 1.0:
+        kept = nucleus(kept, top_p)
+    drawn = mx.random.categorical(kept, axis=-1, key=key)  # (rows,)
+    return drawn if ids is None else mx.take_along_axis(ids, drawn[..., None], axis=-1).squeeze(-1)
 
 
 def likeliest(values: mx.array, count: int) -> tuple[mx.array, mx.array]:

@@ -5,8 +5,9 @@ mixture's experts (experts.py) become packed ones, which compute from the packed
 kind that native/blocks.h knows, the inner model becomes one primitive (fused.py). Functions that model code calls,
 process-wide: `mx.fast.rms_norm`, `rope` and `scaled_dot_product_attention`, `mx.conv1d`, `logsumexp` and `argmax`, and
 `mlx.nn.silu` of mlx 0.32; `swiglu` and `precise_swiglu` (mlx_lm/models/activations.py) and `gated_delta_update`
-(mlx_lm/models/gated_delta.py) of mlx-lm 0.32; and our own `draws.draw_likeliest`. The replacements take the same
-arguments and hand whatever is not float32 on a CPU to the originals. Knows mlx's modules; knows no model.
+(mlx_lm/models/gated_delta.py) of mlx-lm 0.32; and our own `draws.draw_likeliest` and `draws.draw_kept`. The
+replacements take the same arguments and hand whatever is not float32 on a CPU to the originals. Knows mlx's modules;
+knows no model.
 
 Thread: worker
 """
@@ -97,6 +98,7 @@ def put_functions(native: Any) -> None:
     from lattice_cli.kernels import draws
 
     _put(draws, "draw_likeliest", partial(native.draw_likeliest, draws.draw_likeliest))
+    _put(draws, "draw_kept", partial(native.draw_kept, draws.draw_kept))
     for name, ours in _FAST.items():
         _put(mx.fast, name, getattr(native, ours))
     for name in _CORE:
