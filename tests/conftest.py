@@ -5,9 +5,11 @@ Thread: any
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -38,10 +40,29 @@ settings.register_profile("random", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
+PURE = "pure and not slow"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """`-m pure` is for between two edits: full counts are asked for by `-m "pure and slow"`."""
     if config.option.markexpr == "pure":
-        config.option.markexpr = "pure and not slow"
+        config.option.markexpr = PURE
+        # PERF: 0.2 ms less for each test: a timer of the system's instead of a thread.
+        config.option.timeout_method = config.option.timeout_method or "signal"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file that never says `mark.pure` has no pure test: neither it nor what it imports (mlx, openai) is read."""
+    if config.option.markexpr != PURE or collection_path.suffix != ".py":
+        return None
+    return None if "mark.pure" in collection_path.read_text(encoding="utf-8") else True
+
+
+def pytest_collection_finish() -> None:
+    """PERF: a tenth of the suite's time went into looking for garbage among what was imported and stays."""
+    gc.collect()
+    gc.freeze()
 
 
 # The BLAS must be in the process before the first test module imports mlx; it imports no mlx itself.

@@ -16,10 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
-import openai
 
 from lattice_cli.engine.open import OpenEngine, open_engine
 from lattice_cli.engine.worker import EngineWorker, Ticket
@@ -34,6 +33,9 @@ from lattice_cli.serve.sockets import listen_on
 from lattice_cli.serve.wire import wire_named
 from lattice_cli.settings import EngineSettings, read_home
 from lattice_cli.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    import openai
 
 PATH = "/v1/chat/completions"
 LIMIT_S = 30.0  # of a wait that fails; a machine that is busy with other things is slow
@@ -95,6 +97,8 @@ class Stage:
         return httpx2.Client(transport=httpx2.WSGITransport(app=self.app), base_url="http://lattice", timeout=LIMIT_S)
 
     def openai(self) -> openai.OpenAI:
+        import openai  # 0.4 s, and the pure tests that use a stage need none
+
         return openai.OpenAI(base_url="http://lattice/v1", api_key="none", max_retries=0, http_client=self.client())
 
     def said_lines(self) -> list[dict[str, Any]]:
@@ -146,6 +150,8 @@ class Served:
         return httpx2.Client(base_url=self.url, timeout=LIMIT_S)
 
     def openai(self) -> openai.OpenAI:
+        import openai  # 0.4 s, and the pure tests that use a stage need none
+
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
 
     def raw(self) -> Raw:

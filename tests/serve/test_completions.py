@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx2
-import openai
 import pytest
 
 from lattice_cli.errors import BadRequest
@@ -201,6 +200,8 @@ def test_a_prompt_over_the_window_names_both_counts(client: httpx2.Client) -> No
 
 @pytest.mark.wire
 def test_the_openai_client_meets_refusals_as_its_own(house: Stage) -> None:
+    import openai  # the pure tests of this file need none
+
     with house.openai() as one, pytest.raises(openai.BadRequestError) as refused:
         one.completions.create(model="echo", prompt="a", suffix="b")
     assert refused.value.param == "suffix"
