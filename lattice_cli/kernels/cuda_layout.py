@@ -17,6 +17,7 @@ from lattice_cli.kernels.cuda_plan import Layout, Sizes, UnknownLayers, aligned
 
 Array = Any  # mlx.core.array: this file must be importable without mlx
 
+WORD_BYTES = 4
 _KNOWN = {
     ("mlx_lm.models.llama", "LlamaModel"),
     ("mlx_lm.models.qwen3", "Qwen3Model"),
@@ -178,7 +179,11 @@ def places(parts: Sequence[Part]) -> tuple[dict[str, int], int]:
 
 
 def buffer(parts: Sequence[Part]) -> tuple[Array, list[Array]]:
-    """One array of bytes with all tensors, and views of them in it, in order: they share its memory."""
+    """One array with all tensors, and views of them in it, in order: they share its memory.
+
+    Its numbers are words of 4 bytes, which is what every tensor is a multiple of: mlx counts a dimension in 31 bits, and
+    an embedding can have more bytes than that.
+    """
     import mlx.core as mx
 
     pieces: list[Array] = []
@@ -186,18 +191,23 @@ def buffer(parts: Sequence[Part]) -> tuple[Array, list[Array]]:
     end = 0
     for part in parts:
         for tensor in part.tensors:
-            pieces.append(mx.contiguous(tensor).reshape(-1).view(mx.uint8))
+            pieces.append(mx.contiguous(tensor).reshape(-1).view(mx.uint32))
             spans.append((end, tensor))
             end += int(tensor.nbytes)
         fill = aligned(end) - end
         if fill:
-            pieces.append(mx.zeros((fill,), dtype=mx.uint8))
+            pieces.append(mx.zeros((fill // WORD_BYTES,), dtype=mx.uint32))
             end += fill
     whole = mx.concatenate(pieces)
     mx.eval(whole)
-    views = [whole[at : at + int(t.nbytes)].view(t.dtype).reshape(t.shape) for at, t in spans]
+    views = [_words(whole, at, int(t.nbytes)).view(t.dtype).reshape(t.shape) for at, t in spans]
     mx.eval(views)
     return whole, views
+
+
+def _words(whole: Array, at: int, nbytes: int) -> Array:
+    """A part of a buffer by its bytes."""
+    return whole[at // WORD_BYTES : (at + nbytes) // WORD_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +261,7 @@ def _rows_of(whole: Array, at: int, parts: Sequence[Array]) -> Array:
     import mlx.core as mx
 
     rows = sum(int(part.shape[0]) for part in parts)
-    view = whole[at : at + sum(int(part.nbytes) for part in parts)].view(parts[0].dtype).reshape(rows, -1)
+    view = _words(whole, at, sum(int(part.nbytes) for part in parts)).view(parts[0].dtype).reshape(rows, -1)
     mx.eval(view)
     return view
 
