@@ -22,6 +22,7 @@ import typer
 from lattice_cli import __version__
 from lattice_cli.bench.command import bench_app
 from lattice_cli.chat.command import chat_command
+from lattice_cli.command_group import Group, OptionsOnly
 from lattice_cli.console import configure_logging, fail
 from lattice_cli.errors import LatticeError
 from lattice_cli.manage.doctor import doctor_command
@@ -34,13 +35,14 @@ from lattice_cli.serve.command import serve_command
 log = logging.getLogger("lattice.cli")
 app = typer.Typer(
     name="lattice",
+    cls=Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("chat")(chat_command)
-app.command("serve")(serve_command)
+app.command("chat", cls=OptionsOnly)(chat_command)
+app.command("serve", cls=OptionsOnly)(serve_command)
 app.command("pull")(pull_command)
 app.add_typer(models_app, name="models")
 app.command("quantize")(quantize_command)

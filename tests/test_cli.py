@@ -45,7 +45,7 @@ def test_help_lists_every_command_on_stdout() -> None:
     done = lattice("--help")
     assert (done.returncode, done.stderr) == (0, "")
     listed = done.stdout.split("Commands:")[1]
-    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == [
+    assert [line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2:3].isalpha()] == [
         "chat",
         "serve",
         "pull",
@@ -103,6 +103,32 @@ def test_a_value_that_cannot_be_used_is_a_usage_error(arguments: tuple[str, ...]
     assert (done.returncode, done.stdout) == (2, "")
     assert "error" in done.stderr.lower()
     assert "Traceback" not in done.stderr
+
+
+def test_no_line_of_a_list_of_commands_is_cut() -> None:
+    """`doctor    Say what this machine computes with and what is missing; exit...` said half of it."""
+    for arguments in (("--help",), ("bench", "--help"), ("kernels", "--help"), ("models", "--help")):
+        listed = lattice(*arguments).stdout.split("Commands:")[1]
+        assert "..." not in listed
+        assert listed.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("list",), "`lattice models` lists the models"),
+        (("rm", "smollm2-135m"), "`lattice models rm NAME` removes a model"),
+        (("run", "smollm2-135m"), "`lattice chat --model NAME` talks to a model"),
+        (("models", "list"), "`lattice models` alone lists the models"),
+        (("chat", "smollm2-135m"), "a model stands behind `--model`, a message behind `--prompt`"),
+        (("serve", "smollm2-135m"), "a model stands behind `--model`"),
+        (("chatt",), "Did you mean 'chat'?"),
+    ],
+)
+def test_what_other_tools_call_a_command_is_answered_with_its_name_here(arguments: tuple[str, ...], meant: str) -> None:
+    done = lattice(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert meant in done.stderr
 
 
 def failing(error: BaseException) -> typer.Typer:

@@ -16,8 +16,10 @@ from lattice_cli.bench.compare_command import compare_command
 from lattice_cli.bench.load_command import load_command
 from lattice_cli.bench.report_command import report_command
 from lattice_cli.bench.speed_command import speed_command
+from lattice_cli.command_group import Group
 
 bench_app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Measure the engine in this process (speed) or any OpenAI-compatible server (load); hold servers beside each "

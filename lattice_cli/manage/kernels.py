@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from lattice_cli import console
+from lattice_cli.command_group import Group
 from lattice_cli.errors import InstallError, LatticeError
 from lattice_cli.manage.kernels_status import cells, read_status, record, rows
 from lattice_cli.settings import Home, read_home
@@ -84,7 +85,9 @@ def kernels_clean(home: Home, *, everything: bool = False) -> int:
 
 # The commands.
 
-kernels_app = typer.Typer(no_args_is_help=True, help="The native CPU kernels: compile them now, show them, tidy up.")
+kernels_app = typer.Typer(
+    cls=Group, no_args_is_help=True, help="The native CPU kernels: compile them now, show them, tidy up."
+)
 
 
 @kernels_app.command("build")

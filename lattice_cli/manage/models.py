@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from lattice_cli import console
+from lattice_cli.command_group import Group
 from lattice_cli.errors import ModelError, ModelNotFound, UsageError
 from lattice_cli.options import complete_model
 from lattice_cli.settings import Home, read_home
@@ -170,7 +171,7 @@ def _agreed(question: str) -> bool:
 
 # The commands.
 
-models_app = typer.Typer(help="List the models here and in the catalog; remove one.")
+models_app = typer.Typer(cls=Group, help="List the models here and in the catalog; remove one.")
 
 
 @models_app.callback(invoke_without_command=True)
