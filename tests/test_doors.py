@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent / "lattice_cli"
 # Floors from the cellar up: a module imports its own floor and those below.
 FLOORS = (
     ("errors", "conversation", "job", "events", "harmless"),
-    ("settings", "policy", "telemetry", "console", "log_file", "options", "address", "wording"),
+    ("settings", "policy", "telemetry", "console", "log_file", "options", "command_group", "address", "wording"),
     ("model", "kernels"),
     ("prompt",),
     ("engine",),
@@ -45,7 +45,7 @@ HOMES = {
     "rich": r"console|chat\.(view|rendered)|bench\.report",
     "prompt_toolkit": r"chat\..*",
     "sseclient": r"bench\.(load|parity_stream)|chat\.remote_stream",
-    "typer": r"cli|options|serve\.(?:request_)?options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
+    "typer": r"cli|command_group|(serve\.(request_)?)?options|\w+\.command|bench\.(choices|\w+_command)|manage\.\w+",
 }
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
 
