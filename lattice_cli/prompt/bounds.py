@@ -38,6 +38,21 @@ def joined(parts: Iterable[Any]) -> str:
     return "".join(texts)
 
 
+class Printed(list[Any]):
+    """What a macro or a block has printed so far: jinja would look at it only when all of it is there."""
+
+    length = 0
+
+    def append(self, part: Any) -> None:
+        super().append(part)
+        self.length += len(str(part))
+        bounded(self.length)
+
+    def extend(self, parts: Iterable[Any]) -> None:
+        for part in parts:
+            self.append(part)
+
+
 def size(value: Any) -> int:
     if isinstance(value, (str, bytes)):
         return len(value)

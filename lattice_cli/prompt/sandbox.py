@@ -2,7 +2,8 @@
 
 jinja's own immutable sandbox keeps a template from Python's insides. Beyond that, each turn of a loop and each call
 of a macro looks at a budget of processor time, and no text or list may be longer than a bound: that is looked at
-where templates make things grow (`+`, `*`, `~`, `%`, macros, filters, methods of strings, the rendered text itself).
+where templates make things grow (`+`, `*`, `~`, `%`, macros, blocks, filters, methods of strings, the rendered text
+itself).
 
 Knows templates; knows no conversation and no tokens. Imported late: jinja takes 60 ms.
 
@@ -22,12 +23,13 @@ from typing import Any, NoReturn
 
 import jinja2
 from jinja2 import ext, nodes
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
 from lattice_cli.errors import ModelError
-from lattice_cli.prompt.bounds import TemplateRunaway, bounded, grows, joined, operates, size, watched_filter
+from lattice_cli.prompt.bounds import Printed, TemplateRunaway, bounded, grows, joined, operates, size, watched_filter
 
 __all__ = ["TEMPLATE_ERRORS", "TemplateRefusal", "TemplateRunaway", "joined", "render", "tick"]
 
@@ -147,9 +149,19 @@ def _calling(name: str, *args: nodes.Expr) -> nodes.Call:
     return nodes.Call(nodes.ImportedName(f"{__name__}.{name}"), list(args), [], None, None)
 
 
+class _Code(CodeGenerator):
+    """Macros, `set` blocks and recursive loops print into a list with a bound."""
+
+    def buffer(self, frame: Frame) -> None:
+        frame.buffer = self.temporary_identifier()
+        self.writeline(f"{frame.buffer} = environment.printed()")
+
+
 class _Sandbox(ImmutableSandboxedEnvironment):
     """See the module."""
 
+    code_generator_class = _Code
+    printed = Printed
     intercepted_binops = frozenset(("+", "*", "**", "%"))
     concat = staticmethod(joined)
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from lattice_cli.errors import InvalidMessages
-from lattice_cli.prompt import sandbox
+from lattice_cli.prompt import bounds, sandbox
 from lattice_cli.prompt.sandbox import TEMPLATE_ERRORS, TemplateRunaway, render
 from tests.prompt.test_template import rendered_by
 
@@ -31,7 +31,7 @@ GROW = "{% set ns = namespace(x='ab', l=[1]) %}{% for i in range(64) %}"
 def test_a_template_without_end_is_stopped_by_its_processor_time(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sandbox, "RENDER_CPU_S", 0.2)
+    monkeypatch.setattr(sandbox, "RENDER_CPU_S", 0.02)
     begun = time.thread_time()
     with pytest.raises(TemplateRunaway):
         render(template, {})
@@ -68,6 +68,32 @@ def test_a_template_without_end_is_stopped_by_its_processor_time(
 def test_a_template_that_grows_without_end_is_stopped(template: str) -> None:
     with pytest.raises(TemplateRunaway):
         render(template, {})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% macro m() %}{% for i in range(9999) %}{{ c | upper }}{% endfor %}{% endmacro %}{{ m() }}",
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% for i in range(9999) %}{{ c | upper }}{% endfor %}"
+        "{% endcall %}",
+        "{% set x %}{% for i in range(9999) %}{{ c | upper }}{% endfor %}{% endset %}",
+        "{% filter lower %}{% for i in range(9999) %}{{ c | upper }}{% endfor %}{% endfilter %}",
+        "{% set x %}{% for i in range(9999) recursive %}{{ c | upper }}{% endfor %}{% endset %}",
+    ],
+)
+def test_what_is_printed_aside_is_bounded_as_it_grows(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A macro's or a block's text was measured when it was whole: five seconds of printing had filled 4 GB by then."""
+    monkeypatch.setattr(bounds, "MOST_CHARACTERS", 100_000)
+    made: list[str] = []
+
+    class Content(str):
+        def upper(self) -> str:
+            made.append("X" * 1000)
+            return made[-1]
+
+    with pytest.raises(TemplateRunaway, match="a text without end"):
+        render(template, {"c": Content("x")})
+    assert len(made) == 101
 
 
 @pytest.mark.parametrize(
