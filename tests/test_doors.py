@@ -89,10 +89,11 @@ def modules() -> dict[str, Path]:
     return {".".join(file.relative_to(ROOT).with_suffix("").parts): file for file in files if file.stem != "__init__"}
 
 
-@pytest.mark.parametrize("name", modules())
-def test_imports_point_down_the_house(name: str) -> None:
+def test_imports_point_down_the_house() -> None:
     """A second way between rooms is how a god object starts."""
-    assert faults(name, modules()[name].read_text()) == []
+    read = modules()
+    assert len(read) > 300
+    assert {name: found for name, file in read.items() if (found := faults(name, file.read_text("utf-8")))} == {}
 
 
 def test_every_module_stands_on_a_floor() -> None:
