@@ -63,11 +63,6 @@ class Telemetry:
             buckets=INTER_TOKEN_S,
         )
 
-    @property
-    def running(self) -> int:
-        """Replies that have a slot."""
-        return len(self._running_s)
-
     # Requests.
 
     def opened(self) -> None:

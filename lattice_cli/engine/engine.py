@@ -63,6 +63,11 @@ class Engine:
         """Nothing runs, nothing waits and nothing is unsaid."""
         return len(self._scheduler) == 0 and len(self._scoring) == 0 and not self._outbox
 
+    @property
+    def rows(self) -> int:
+        """How many have a slot."""
+        return len(self._scheduler.running)
+
     def ready_in_s(self) -> float | None:
         """Seconds until `step` has work; None when only a new message can bring some."""
         if self._outbox or self._trials.waiting or len(self._scoring):

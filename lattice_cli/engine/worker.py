@@ -62,6 +62,7 @@ class EngineWorker:
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._turn_began_s: float | None = None
+        self.rows = 0  # jobs that have a slot, as of the last turn; read by any thread
         self.state = State.LOADING
         self.card: ModelCard | None = None
         self._prefix: PrefixCache | None = None
@@ -174,7 +175,7 @@ class EngineWorker:
             while self._run_messages(desk):
                 self._turn_began_s = time.monotonic()
                 desk.turn()
-                self._turn_began_s = None
+                self._turn_began_s, self.rows = None, opened.engine.rows
             desk.abort("the server is shutting down")
         except LatticeError as error:
             self._run_break(error)
@@ -207,6 +208,7 @@ class EngineWorker:
         with self._lock:
             if self.state is not State.BROKEN:
                 self.state = State.STOPPED
+        self.rows = 0
         self._settled.set()
         unread = []
         while not self._inbox.empty():

@@ -26,10 +26,13 @@ class Metrics:
         telemetry.figures(self._load)
 
     def _load(self) -> Figures:
-        running, cache = self._telemetry.running, self._worker.cache_stats
+        rows, cache = self._worker.rows, self._worker.cache_stats
         return {
-            "lattice_rows": ("Replies that are being made", running),
-            "lattice_queue_depth": ("Replies that wait for a slot", max(0, self._worker.open_jobs() - running)),
+            "lattice_rows": ("Replies that have a slot", rows),
+            "lattice_queue_depth": (
+                "Replies that wait for a slot, those that gave theirs back among them",
+                max(0, self._worker.open_jobs() - rows),
+            ),
             "lattice_turn_seconds": ("How long the engine has been in its present step", self._worker.turn_s()),
             "lattice_cache_bytes": ("What the prefix cache holds", cache.bytes),
             "lattice_cache_budget_bytes": ("The most that it may hold", cache.budget_bytes),

@@ -21,6 +21,7 @@ from lattice_cli.policy import POLICIES
 from lattice_cli.settings import EngineSettings
 from tests.serve.process import ROOT, Process
 from tests.serve.stage import PATH, REPLIES, Served, body, eventually, served, with_settings, write_script
+from tests.tiny import write_json, write_tiny_folder
 
 pytestmark = pytest.mark.wire
 
@@ -117,6 +118,28 @@ def test_rows_and_queue_are_told_and_come_back_to_nothing() -> None:
         found = figures(client)
         assert (found["lattice_rows"], found["lattice_queue_depth"]) == (0, 0)
         assert found["lattice_replies_total{reason=cancelled}"] == 1
+
+
+def test_a_reply_that_gave_its_slot_back_waits_again(tmp_path: Path) -> None:
+    """Two that outgrow the memory together: the newer one was counted as running until its end."""
+    folder = write_tiny_folder(tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    write_json(folder / "config.json", config | {"max_position_embeddings": 4096})
+    long = body(stream=True, max_tokens=1700, temperature=0, ignore_eos=True)
+    with Process(tmp_path, "--model", str(folder), "--port", "0", "--memory-limit", "2M") as process:
+        port = process.port()
+        with process.client(port) as client, process.raw(port).post(long) as one, process.raw(port).post(long) as two:
+            eventually(lambda: figures(client)["lattice_rows"] == 2)
+            eventually(lambda: figures(client)["lattice_rows"] == 1)
+            found = figures(client)
+            assert (found["lattice_rows"], found["lattice_queue_depth"]) == (1, 1)
+            assert found["lattice_inflight_requests"] == 3  # the scrape, and both: nobody has left
+            one.close()
+            eventually(lambda: figures(client)["lattice_queue_depth"] == 0)
+            assert figures(client)["lattice_rows"] == 1
+            two.close()
+            eventually(lambda: figures(client)["lattice_rows"] == 0)
+        assert process.signal(signal.SIGTERM).ended() == 0
 
 
 def test_metrics_answer_while_every_place_is_taken() -> None:
