@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from lattice_cli.kernels import blas
 from lattice_cli.settings import read_home
+from tests import samples
 
 # Each home of a test would compile the native kernels anew, half a minute each; their own tests ask for them.
 os.environ.setdefault("LATTICE_KERNELS", "off")
@@ -50,6 +51,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = PURE
         # PERF: 0.2 ms less for each test: a timer of the system's instead of a thread.
         config.option.timeout_method = config.option.timeout_method or "signal"
+    samples.full = has_slow_tests(config.option.markexpr)
+
+
+def has_slow_tests(chosen: str) -> bool:
+    """Whether the tests that `-m` chooses have full counts."""
+    return "not slow" not in chosen
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

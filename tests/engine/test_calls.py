@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice_cli.engine.call_stage import CallFragment
@@ -22,6 +22,7 @@ from lattice_cli.errors import UnsupportedField
 from lattice_cli.events import CallPart, Piece
 from lattice_cli.job import Channel, Job, Limits, Prompt, Sampling, Tool, ToolSpeech
 from tests.engine.letters import LETTERS, ids
+from tests.samples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -165,7 +166,7 @@ pieces = st.lists(
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(parts=pieces, cuts=st.lists(st.integers(0, 200), max_size=6))
-@settings(max_examples=150, deadline=None)
+@examples(150, sample=40)
 def test_no_text_breaks_a_parser_and_no_split_changes_what_it_says(
     dialect: str, parts: list[str], cuts: list[int]
 ) -> None:
@@ -189,7 +190,7 @@ values = st.recursive(
 
 @pytest.mark.parametrize("dialect", ["json", "mistral", "llama3_json"])
 @given(st.dictionaries(st.text(max_size=5), values, max_size=4), st.sampled_from([None, 1]), st.booleans())
-@settings(max_examples=60, deadline=None)
+@examples(60, sample=20)
 def test_any_arguments_come_out_as_they_went_in(
     dialect: str, arguments: dict[str, Any], indent: int | None, ascii_only: bool
 ) -> None:
@@ -343,7 +344,7 @@ def test_a_value_may_hold_markers(value: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["city", "text", "unheard"]), st.text(max_size=30), max_size=3))
-@settings(max_examples=100, deadline=None)
+@examples(100, sample=30)
 def test_any_texts_come_out_as_they_went_in(values: dict[str, str]) -> None:
     content, calls = read("qwen3_coder", coder(**values))
     assert content == "" and json.loads(calls[0][1]) == values

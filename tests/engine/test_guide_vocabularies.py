@@ -12,7 +12,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
@@ -23,6 +23,7 @@ from lattice_cli.job import Constraint
 from lattice_cli.model.card import ModelCard, ModelFormat
 from lattice_cli.model.card import Tokenizer as Spelled
 from lattice_cli.model.tokenizer import FastTokenizer, Spelling
+from tests.samples import examples
 
 pytestmark = pytest.mark.pure
 
@@ -74,7 +75,7 @@ CARDS = {make.__name__: make() for make in (byte_level, sentencepiece, scripted)
 
 
 @pytest.mark.parametrize("kind", CARDS)
-@settings(max_examples=40, deadline=None)
+@examples(40, sample=12)
 @given(chance=st.randoms(use_true_random=False))
 def test_a_walk_along_what_is_allowed_gives_valid_json(kind: str, chance: random.Random) -> None:
     model = CARDS[kind]
@@ -95,7 +96,7 @@ def test_a_walk_along_what_is_allowed_gives_valid_json(kind: str, chance: random
 
 
 @pytest.mark.parametrize("kind", CARDS)
-@settings(max_examples=20, deadline=None)
+@examples(20, sample=8)
 @given(chance=st.randoms(use_true_random=False))
 def test_a_token_that_is_not_allowed_is_an_error(kind: str, chance: random.Random) -> None:
     model = CARDS[kind]

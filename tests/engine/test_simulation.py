@@ -11,7 +11,7 @@ from tests.engine.simulation import simulate
 
 pytestmark = pytest.mark.pure
 
-IN_TEST, IN_ALL, BATCH = 500, 10_000, 500
+IN_TEST, IN_ALL, BATCH = 100, 10_400, 400
 
 
 def test_schedules_of_arrivals_cancels_faults_slow_readers_deadlines_and_ends() -> None:

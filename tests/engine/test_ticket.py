@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,7 @@ from lattice_cli.events import Event, Failed, Finished, Piece, Started, TokenSco
 from lattice_cli.job import Channel
 from lattice_cli.settings import EngineSettings
 from tests.engine.fake import CountingBackend, counted, job, text_of
-from tests.engine.letters import LETTERS
+from tests.engine.letters import LETTERS, LetterTokenizer
 
 pytestmark = pytest.mark.pure
 
@@ -29,6 +30,11 @@ LIMIT_BYTES = 20 * EVENT_BYTES
 
 def desk_of(backend: CountingBackend) -> Desk:
     return Desk(Engine(LETTERS, backend, EngineSettings()))
+
+
+class LongTokens(LetterTokenizer):
+    def token_bytes(self, token_id: int) -> bytes:
+        return 5000 * super().token_bytes(token_id)
 
 
 def read(ticket: Ticket) -> list[Event]:
@@ -91,9 +97,9 @@ def test_an_end_comes_through_however_much_lies_before_it() -> None:
 
 
 def test_a_thread_that_does_not_read_costs_the_worker_nothing() -> None:
-    """Report 74 from the other side: the client is there, and takes nothing."""
-    settings = EngineSettings(max_rows=1)
-    worker = EngineWorker(lambda: OpenEngine(LETTERS, Engine(LETTERS, CountingBackend(), settings)), settings)
+    """Report 74 from the other side: the client is there, and takes nothing. Long tokens are sooner too many."""
+    settings, card = EngineSettings(max_rows=1), replace(LETTERS, tokenizer=LongTokens())
+    worker = EngineWorker(lambda: OpenEngine(card, Engine(card, CountingBackend(), settings)), settings)
     worker.start()
     worker.wait_ready(60.0)
     held = worker.submit([job("held", max_tokens=10_000_000)])
@@ -105,5 +111,6 @@ def test_a_thread_that_does_not_read_costs_the_worker_nothing() -> None:
     while not answered.done:
         events.append(answered.next(5.0))
     assert isinstance(events[-1], Finished)
-    assert isinstance(read(held)[-1], Failed)
+    (*_, end) = read(held)
+    assert isinstance(end, Failed) and isinstance(end.error, SlowReader)
     assert worker.stop()

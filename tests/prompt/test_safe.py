@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from tokenizers import Tokenizer
 
 from lattice_cli.conversation import ToolCall, Turn, said
@@ -77,12 +77,14 @@ def encoder(kind: str) -> LiteralEncoder:
     return LiteralEncoder(tokenizer(kind))
 
 
+@cache
 def control_ids(kind: str) -> frozenset[int]:
     return frozenset(i for text in CONTROL if (i := tokenizer(kind).token_to_id(text)) is not None)
 
 
 def count(kind: str, ids: tuple[int, ...]) -> int:
-    return sum(number in control_ids(kind) for number in ids)
+    control = control_ids(kind)
+    return sum(number in control for number in ids)
 
 
 # The encoder.
@@ -120,11 +122,16 @@ def test_added_tokens_of_white_space_stay() -> None:
 # Whole conversations.
 
 
-def plain_rendering(card: ModelCard, turns: list[Turn]) -> str:
+@cache
+def plain_template(source: str) -> Template:
     environment = Environment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
     environment.filters["tojson"] = lambda value, **_: json.dumps(value, ensure_ascii=False)
+    return environment.from_string(source)
+
+
+def plain_rendering(card: ModelCard, turns: list[Turn]) -> str:
     messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-    return environment.from_string(card.chat_template or "").render(messages=messages, add_generation_prompt=True)
+    return plain_template(card.chat_template or "").render(messages=messages, add_generation_prompt=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
