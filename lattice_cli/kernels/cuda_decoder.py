@@ -43,7 +43,12 @@ def fuse(network: Any, blocks: int, shared_bytes: int) -> str | None:
             return kind.__call__(self, inputs, cache=cache, input_embeddings=input_embeddings, **others)
         return decoder(inputs, cache)
 
-    fused = type(kind.__name__, (kind,), {"__call__": call, "make_cache": lambda _self: decoder.make_cache()})
+    methods = {
+        "__call__": call,
+        "make_cache": lambda _self: decoder.make_cache(),
+        "warm": lambda _self: decoder.warm(),
+    }
+    fused = type(kind.__name__, (kind,), methods)
     network.__class__ = fused
     return None
 
@@ -59,17 +64,18 @@ class Decoder:
         self._shared_bytes = shared_bytes
         holder, inner = cuda_layout.parts_of(network)
         self._inner = inner
-        self._head = getattr(holder, "lm_head", None)
+        head = getattr(holder, "lm_head", None)
         self._layers: list[Array] = []
-        self._joined: list[Any] = []
+        parts: list[cuda_layout.LayerParts] = []
         self._offsets: dict[str, dict[str, int]] = {}
         for layer in inner.layers:
-            kind, offsets, whole, joined = cuda_layout.lay_out(layer, sizes)
+            kind, offsets, whole, own = cuda_layout.lay_out(layer, sizes)
             self._offsets[kind] = offsets
             self._layers.append(whole)
-            self._joined.append(joined)
+            parts.append(own)
         self._embedding = cuda_layout.matrix_buffer(inner.embed_tokens)
-        self._head_weights = self._embedding if self._head is None else cuda_layout.matrix_buffer(self._head)
+        self._head_weights = self._embedding if head is None else cuda_layout.matrix_buffer(head)
+        self._head = cuda_layout.product_of(head or inner.embed_tokens)
         attention = next(layer.self_attn for layer in inner.layers if hasattr(layer, "self_attn"))
         self._norm = inner.norm.weight.astype(mx.float32)
         self._turns = cuda_layout.turns_of(attention.rope, sizes.head_dim)
@@ -83,7 +89,7 @@ class Decoder:
         )
         from lattice_cli.kernels.cuda_prompt import Prompts
 
-        self._prompts = Prompts(self, inner, self._joined)
+        self._prompts = Prompts(sizes, self.pools, parts, self._norm, self._turns)
 
     # What DecoderState asks for.
 
@@ -104,9 +110,8 @@ class Decoder:
 
             logits = pieces[0] if len(pieces) == 1 else mx.concatenate(pieces)
             return logits[:, None, :], self.pools.mark
-        h = self._prompts(ids, rows, counts)
-        logits = self._head(h) if self._head is not None else self._inner.embed_tokens.as_linear(h)
-        return logits, self.pools.mark
+        h = self._prompts(self._inner.embed_tokens(ids), rows, counts)
+        return self._head(h), self.pools.mark
 
     def __call__(self, ids: Array, cache: Any) -> Array:
         state: DecoderState
@@ -118,6 +123,22 @@ class Decoder:
 
     def make_cache(self) -> list[DecoderState]:
         return [DecoderState(self, None)]
+
+    def warm(self) -> None:
+        """Compile what rows of later would wait for: a chunk of a prompt, and steps of more than 8 and 16 rows.
+
+        All rows of these steps are one, whose pages and state get whatever comes of that and are free afterwards.
+        """
+        import mlx.core as mx
+
+        (state,) = self.make_cache()
+        ids = mx.zeros((1, 2), dtype=mx.uint32)
+        for _ in range(2):  # the second one after something
+            self(ids, [state])
+            mx.eval(state.state)
+        for rows in (9, 17):
+            mx.eval(self._step(mx.zeros((rows,), dtype=mx.uint32), state.rows * rows), self.pools.mark)
+        self._last = None
 
     # A step.
 

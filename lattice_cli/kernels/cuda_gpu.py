@@ -48,7 +48,7 @@ def read_gpu() -> Gpu | None:
 def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
     """Fuse a network's steps and compare one with mlx-lm's own; None, or why the network stays as it was.
 
-    Cost: the compiler's, some ten seconds at the first start with a network of this shape; then mlx has it on disk.
+    Cost: the compiler's, a minute at the first start with a network of this shape; then mlx has it on disk.
     """
     from lattice_cli.kernels import cuda_decoder
 
@@ -62,6 +62,7 @@ def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
         return reason
     try:
         error = _error_beside(network, kind)
+        network.warm()
     except (RuntimeError, ValueError) as failure:
         network.__class__ = kind
         log.debug("a fused step failed", exc_info=failure)
@@ -76,9 +77,13 @@ def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
 def _error_beside(network: Any, kind: Any) -> float:
     """How far the logits after two tokens are from mlx-lm's, as a share of their size."""
     import mlx.core as mx
+    from mlx_lm.models.cache import KVCache
 
     ids = mx.array([[1, 2]], dtype=mx.uint32)
-    theirs = kind.__call__(network, ids)[0, -1].astype(mx.float32)
+    # Token by token: mlx compiles products of quantized weights with several rows for most of a minute.
+    known = kind.make_cache(network) if hasattr(kind, "make_cache") else [KVCache() for _ in network.layers]  # type: ignore[no-untyped-call]
+    kind.__call__(network, ids[:, :1], cache=known)
+    theirs = kind.__call__(network, ids[:, 1:], cache=known)[0, -1].astype(mx.float32)
     cache = network.make_cache()
     network(ids[:, :1], cache=cache)
     ours = network(ids[:, 1:], cache=cache)[0, -1].astype(mx.float32)

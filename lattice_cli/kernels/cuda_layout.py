@@ -181,8 +181,8 @@ def places(parts: Sequence[Part]) -> tuple[dict[str, int], int]:
 def buffer(parts: Sequence[Part]) -> tuple[Array, list[Array]]:
     """One array with all tensors, and views of them in it, in order: they share its memory.
 
-    Its numbers are words of 4 bytes, which is what every tensor is a multiple of: mlx counts a dimension in 31 bits, and
-    an embedding can have more bytes than that.
+    Its numbers are words of 4 bytes, which is what every tensor is a multiple of: mlx counts a dimension in 31 bits,
+    and an embedding can have more bytes than that.
     """
     import mlx.core as mx
 
@@ -211,30 +211,39 @@ def _words(whole: Array, at: int, nbytes: int) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """What prompts use of a layer's buffer: the projections of its input as one matrix, and small things in float32."""
+class Product:
+    """A matrix for prompts, (outputs, columns), with scales and biases where it is quantized."""
 
     layout: Layout
-    weights: tuple[Array, ...]  # (outputs, columns), and scales and biases where there are
-    conv: Array | None = None  # (channels, 4)
-    a_log: Array | None = None
-    dt_bias: Array | None = None
+    weights: tuple[Array, ...]
 
-    def product(self, x: Array) -> Array:
-        """(rows, tokens, columns) -> (rows, tokens, outputs)."""
+    def __call__(self, x: Array) -> Array:
+        """(rows, tokens, columns) -> (rows, tokens, outputs).
+
+        UPSTREAM: mlx 0.32's products of quantized weights with many rows are compiled for each size on first use, for
+        43 seconds and more on an H200. Spreading the weights out costs a chunk what reading them twice does.
+        """
         import mlx.core as mx
 
         if self.layout.bits == 16:
             return x @ self.weights[0].T
         weights, scales, biases = self.weights
-        return mx.quantized_matmul(
-            x, weights, scales, biases, transpose=True, group_size=self.layout.group, bits=self.layout.bits
-        )
+        dense = mx.dequantize(weights, scales, biases, self.layout.group, self.layout.bits)
+        return x @ dense.T
 
 
-def lay_out(layer: Any, sizes: Sizes) -> tuple[str, dict[str, int], Array, Joined]:
-    """A layer's kind, the places of its tensors, its buffer, and the joined projections; its modules use the buffer
-    from now on. Cost: as copying it.
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """What prompts use of a layer's buffer: products, and small things in float32 under the names of their places."""
+
+    recurrent: bool
+    products: dict[str, Product]  # IN: the projections of its input as one; OUT, DOWN, and GATE and UP, or both as one
+    small: dict[str, Array]
+
+
+def lay_out(layer: Any, sizes: Sizes) -> tuple[str, dict[str, int], Array, LayerParts]:
+    """A layer's kind, the places of its tensors, its buffer, and its parts; its modules use the buffer from now on.
+    Cost: as copying it.
     """
     kind, parts = layer_parts(layer, sizes)
     whole, views = buffer(parts)
@@ -249,11 +258,17 @@ def lay_out(layer: Any, sizes: Sizes) -> tuple[str, dict[str, int], Array, Joine
             if by_name[f"{name}_SCALES"]:
                 owner.scales, owner.biases = by_name[f"{name}_SCALES"][number], by_name[f"{name}_BIASES"][number]
     offsets, _ = places(parts)
-    joined = tuple(
-        _rows_of(whole, offsets[name], by_name[name]) for name in ("IN", "IN_SCALES", "IN_BIASES") if by_name[name]
-    )
-    small = [by_name[name][0] if name in by_name else None for name in ("CONV", "A_LOG", "DT_BIAS")]
-    return kind, offsets, whole, Joined(sizes.linear, joined, *small)
+    products: dict[str, Product] = {}
+    for name in modules:
+        stored = [each for each in (name, f"{name}_SCALES", f"{name}_BIASES") if by_name[each]]
+        products[name] = Product(sizes.linear, tuple(_rows_of(whole, offsets[each], by_name[each]) for each in stored))
+    if sizes.linear.bits == 16:  # they lie one after the other, with no scales between
+        gate_up = [*by_name["GATE"], *by_name["UP"]]
+        assert offsets["UP"] - offsets["GATE"] == gate_up[0].nbytes
+        products["GATE_UP"] = Product(sizes.linear, (_rows_of(whole, offsets["GATE"], gate_up),))
+    small = {name: views[0] for name, views in by_name.items() if name.partition("_")[0] not in modules}
+    small |= {name: by_name[name][0] for name in ("IN_NORM", "OUT_NORM") if name in by_name}
+    return kind, offsets, whole, LayerParts(kind == "Delta", products, small)
 
 
 def _rows_of(whole: Array, at: int, parts: Sequence[Array]) -> Array:
@@ -264,6 +279,12 @@ def _rows_of(whole: Array, at: int, parts: Sequence[Array]) -> Array:
     view = _words(whole, at, sum(int(part.nbytes) for part in parts)).view(parts[0].dtype).reshape(rows, -1)
     mx.eval(view)
     return view
+
+
+def product_of(module: Any) -> Product:
+    """A linear or embedding module's matrix."""
+    layout = layout_of(module)
+    return Product(layout, (module.weight,) if layout.bits == 16 else (module.weight, module.scales, module.biases))
 
 
 def matrix_buffer(module: Any) -> Array:

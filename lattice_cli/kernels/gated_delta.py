@@ -2,7 +2,7 @@
 
 UPSTREAM: mlx-lm 0.32's `gated_delta_update` (mlx_lm/models/gated_delta.py) has a kernel for Metal alone; elsewhere it
 walks through time token by token, at some 20 launches each. This one takes its place where it fits and hands everything
-else to the original. The kernel is cuda/prompt.cuh's: state in registers, one pass over time.
+else to the original. The kernel is cuda/scan.cuh's: state in registers, one pass over time.
 
 Thread: worker
 """
@@ -90,5 +90,5 @@ def _kernel(dtype: str, key_heads: int, value_heads: int, key_dim: int, value_di
 """
     names = ("q", "keys", "v", "a", "b", "a_log", "dt_bias", "state", "shape", *(("mask",) if masked else ()))
     shared = 4 * 16 * (2 * key_dim + _VALUES + 3)
-    sources = ("portable.cuh", "prompt.cuh")
+    sources = ("portable.cuh", "scan.cuh")
     return CudaKernel("gated_delta", sources, "", body, names, ("out", "after"), threads=_THREADS, shared_bytes=shared)
