@@ -78,6 +78,7 @@ def test_forced_colour_does_not_make_a_pipe_a_terminal(monkeypatch: pytest.Monke
     assert is_live(io.StringIO()) is False
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -199,6 +200,7 @@ def test_an_unknown_level_or_format_is_a_usage_error(level: str, fmt: str, param
     assert caught.value.param == param
 
 
+@pytest.mark.wire
 def test_importing_the_console_imports_no_rich() -> None:
     """`lattice --help` must stay under 0.4 s."""
     code = "import lattice_cli.console, sys; print(any(name.split('.')[0] == 'rich' for name in sys.modules))"

@@ -16,7 +16,14 @@ pytestmark = pytest.mark.pure
 
 @pytest.mark.parametrize(
     ("chosen", "all_of_them"),
-    [("", True), ("slow", True), ("pure and slow", True), ("not slow", False), ("pure and not slow", False)],
+    [
+        ("", True),
+        ("slow", True),
+        ("pure and slow", True),
+        ("not slow", False),
+        ("pure and not slow", False),
+        (conftest.PURE, False),
+    ],
 )
 def test_full_counts_are_for_runs_with_the_slow_tests(chosen: str, all_of_them: bool) -> None:
     assert conftest.has_slow_tests(chosen) is all_of_them
