@@ -63,15 +63,15 @@ class TransformersRival:
         self._child.__enter__()
         try:
             self.facts = self._child.ask(self._request, "importing torch and transformers", self._patience.open_s)
-        except BaseException:
-            self._child.__exit__()
+        except BaseException as error:
+            self._child.__exit__(type(error))
             raise
         names = [f"{self.facts.get(name)}" for name in ("transformers", "torch", "network", "attention", "device")]
         say("transformers {}, torch {}: {}, attention {}, on {}".format(*names))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._child.__exit__()
+    def __exit__(self, *raised: object) -> None:
+        self._child.__exit__(*raised)
 
     def load(self) -> None:
         """Weights onto the device. Raises: as `ChildProcess.ask`."""
@@ -88,8 +88,8 @@ class TransformersRival:
 
     def run(self, jobs: Sequence[Job]) -> list[RowTimes]:
         """A trial. To wait for each token would slow it, so only two moments are read, when the first tokens were there
-        and when all were; the tokens between are spread evenly. `read_s` is the first token's, which the pass over the
-        prompt makes.
+        and when all were; the tokens between are spread evenly, and so is the host's time until all steps were
+        submitted. `read_s` is the first token's, which the pass over the prompt makes.
 
         Raises: as `ChildProcess.ask`.
         """
@@ -97,11 +97,12 @@ class TransformersRival:
         prompts = [list(job.prompt.ids) for job in jobs]
         told = self._child.ask({"do": "trial", "prompts": prompts, "tokens": tokens}, "a trial", self._patience.trial_s)
         try:
-            rows = [_times(told, prompt, ids) for prompt, ids in zip(prompts, told["ids"], strict=True)]
+            on_gpu = self.facts["device"] != "cpu"
+            rows = [_times(told, prompt, ids, on_gpu) for prompt, ids in zip(prompts, told["ids"], strict=True)]
             peak_bytes = int(told["peak_bytes"])
         except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
             raise BenchError(f"{TRANSFORMERS} answered a trial with {str(told)[:100]}") from error
-        self.facts["peak_bytes"] = peak_bytes
+        self.facts["peak_bytes"] = max(peak_bytes, self.facts.get("peak_bytes", 0))
         return rows
 
     def used_s(self) -> float:
@@ -131,9 +132,10 @@ def opening(model: ModelSource | RandomModel, threads: int | None) -> dict[str, 
     return request | {"random": False, "path": str(model.path)}
 
 
-def _times(told: dict[str, Any], prompt: Sequence[int], ids: Sequence[int]) -> RowTimes:
+def _times(told: dict[str, Any], prompt: Sequence[int], ids: Sequence[int], on_gpu: bool) -> RowTimes:
     began_s = float(told["began_s"])
-    read_s, ended_s = float(told["read_s"]) - began_s, float(told["ended_s"]) - began_s
+    read_s, submitted_s, ended_s = (float(told[name]) - began_s for name in ("read_s", "submitted_s", "ended_s"))
     steps = len(ids) - 1
     moments = [read_s + (ended_s - read_s) * at / steps for at in range(steps)]
-    return RowTimes(len(prompt), 0, len(ids), 0, read_s, (*moments, ended_s), began_s)
+    submit_s = (submitted_s - read_s) / steps if on_gpu else None
+    return RowTimes(len(prompt), 0, len(ids), 0, read_s, (*moments, ended_s), began_s, (None, *[submit_s] * steps))

@@ -24,6 +24,7 @@ from lattice_cli.errors import BenchError, LatticeError, UsageError
 
 STILL_S = 30.0
 GRACE_S = 5.0
+LAST_S = 1.0
 LAST_WORDS = 3
 
 
@@ -54,17 +55,17 @@ class ChildProcess:
         threading.Thread(target=_read, args=(self._process.stdout, self._lines.put), daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object = None, *_: object) -> None:
         process = self._process
         assert process is not None and process.stdin is not None
-        if not self._writer.is_alive():  # one that still writes to who does not read would let nobody close
+        if kind is None:
             with suppress(OSError, subprocess.TimeoutExpired):
                 process.stdin.close()
                 process.wait(GRACE_S)
         end_tree(process)
         process.wait()
         if self._writer.ident is not None:
-            self._writer.join()
+            self._writer.join()  # whoever read is gone, so nothing holds it
         with suppress(OSError):
             process.stdin.close()
         self._talk.close()
@@ -117,7 +118,7 @@ class ChildProcess:
     def _ended(self) -> BenchError:
         assert self._process is not None
         try:
-            status = self._process.wait(GRACE_S)
+            status = self._process.wait(LAST_S)
         except subprocess.TimeoutExpired:
             return BenchError(f"{self._name} closed its end and says no more{self._last_words()}")
         return BenchError(f"{self._name} ended with status {status} before it answered{self._last_words()}")

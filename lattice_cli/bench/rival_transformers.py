@@ -7,7 +7,10 @@ it works under any interpreter that has torch and transformers.
 
 As `generate()` does with `cache_implementation="static"`, the prompt is read by the network as it is and the steps are
 compiled (`reduce-overhead`, which is CUDA graphs). In its favour it does less than `generate()` does: the choice of the
-token is compiled with the step, a shape keeps one cache, and torch's checks before each compiled call are left out.
+token is compiled with the step, a shape keeps one cache, torch's checks before each compiled call are left out, and
+what 16-bit networks compute in float32 may use TF32.
+
+Longer than most files, because it may import none of the others.
 
 Thread: any (main, and one that reads stdin)
 """
@@ -90,10 +93,13 @@ class Rival:
             network = transformers.AutoModelForCausalLM.from_pretrained(self._asked["path"], dtype="auto")
             network.to(self._device)
         self._network = network.eval()
+        if network.dtype != torch.float32:
+            torch.set_float32_matmul_precision("high")
         self._wait()
         return {
             "dtype": str(network.dtype).removeprefix("torch."),
             "weights": sum(weights.numel() for weights in network.parameters()),
+            "float32_products": torch.get_float32_matmul_precision(),
             "load_s": time.monotonic() - began_s,
         }
 
@@ -122,12 +128,15 @@ class Rival:
         raise Refusal(f"transformers can run no step: {failures[-1]}")
 
     def trial(self, asked: Fields) -> Fields:
-        """Moments of `time.monotonic`, all of them read after the device was waited for, and the ids of each row."""
+        """Moments of `time.monotonic`, and the ids of each row. Before those of beginning, first tokens and end the
+        device was waited for; at `submitted_s` the host had nothing left to do, and the device had.
+        """
         prompts, tokens = asked["prompts"], asked["tokens"]
         if (len(prompts), len(prompts[0]), tokens) != self._shape:
             raise Refusal("a trial was asked for that was not prepared")
-        began_s, read_s, ended_s, ids = self._run(prompts, tokens)
-        return {"began_s": began_s, "read_s": read_s, "ended_s": ended_s, "ids": ids, "peak_bytes": self._peak_bytes()}
+        names = ("began_s", "read_s", "submitted_s", "ended_s")
+        moments, ids = self._run(prompts, tokens)
+        return {**dict(zip(names, moments, strict=True)), "ids": ids, "peak_bytes": self._peak_bytes()}
 
     # Below: what a trial is made of.
 
@@ -151,6 +160,9 @@ class Rival:
         torch.compiler.set_stance("default")
         torch.compiler.reset()
         gc.collect()
+        if self._device == "cuda":
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
         counters = torch._dynamo.utils.counters
         counters.clear()
 
@@ -172,7 +184,7 @@ class Rival:
             "cuda_graphs_skipped": counters["inductor"]["cudagraph_skips"],
         }
 
-    def _run(self, prompts: Sequence[Sequence[int]], tokens: int) -> tuple[float, float, float, list[list[int]]]:
+    def _run(self, prompts: Sequence[Sequence[int]], tokens: int) -> tuple[list[float], list[list[int]]]:
         torch = self._torch
         asked, found = torch.tensor(prompts), list[Any]()
         with torch.no_grad():
@@ -184,8 +196,9 @@ class Rival:
             read_s = self._wait()
             for _ in range(tokens - 1):
                 found.append(self._step(found[-1], self._cache).clone())  # a CUDA graph writes over what it gave
+            submitted_s = time.monotonic()
             ended_s = self._wait()
-        return began_s, read_s, ended_s, torch.cat(found, dim=1).tolist()
+        return [began_s, read_s, submitted_s, ended_s], torch.cat(found, dim=1).tolist()
 
     def _wait(self) -> float:
         if self._device == "cuda":
@@ -193,7 +206,7 @@ class Rival:
         return time.monotonic()
 
     def _peak_bytes(self) -> int:
-        """Of torch's allocator on a GPU; else of this process."""
+        """Of torch's allocator on a GPU, since the shape was prepared; else of this process."""
         if self._device == "cuda":
             return int(self._torch.cuda.max_memory_allocated())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -229,11 +242,13 @@ def _answers(rival: Rival, request: Fields) -> Fields:
     except Refusal as refusal:
         return {"error": str(refusal), "hint": refusal.hint, "refused": True}
     except Exception as error:  # noqa: BLE001 - a line with the reason is all that the other end gets
-        return {"error": f"transformers failed: {type(error).__name__}: {_first_line(error)}", "hint": None}
+        full = type(error).__name__ == "OutOfMemoryError"
+        hint = "its weights lie beside ours and mlx-lm's: leave one out, or take fewer rows" if full else None
+        return {"error": f"transformers failed: {type(error).__name__}: {_first_line(error)}", "hint": hint}
 
 
 def main() -> None:
-    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    lines = os.fdopen(os.dup(1), "w", encoding="utf-8")  # not inherited by what we start
     os.dup2(2, 1)  # what libraries print goes where their warnings go
     requests: queue.SimpleQueue[Fields] = queue.SimpleQueue()
 
