@@ -130,6 +130,30 @@ class Between:
         )  # fmt: skip
         return made[0], made[1], made[2]
 
+    def gather(self, chunk: Chunk, tokens: int, index: int) -> tuple[Array, Array]:
+        """Keys and values of the rows' first `tokens` out of their pages, (rows, heads, tokens, head dim); zeros where
+        a row has fewer. A link of the chain: mlx may run at any time what takes no mark (cuda_state.py).
+        """
+        import mlx.core as mx
+
+        sizes, pools = self._sizes, self._pools
+        given = [sizes.kv_heads, sizes.head_dim, sizes.attention_layers, PAGE_TOKENS]
+        body = f"""
+  k::gather_pages<{_listed(given)}>((const k::u16*)pages, shape[1], table, shape[2], positions, counts, shape[0],
+                                    shape[3], (k::u16*)keys, (k::u16*)values);
+  {MARKED}
+"""
+        names = ("pages", "table", "positions", "counts", "shape", "mark")
+        kernel = self._made("gather_pages", body, names, ("keys", "values", "marked"), 256)
+        shape = (chunk.rows, sizes.kv_heads, tokens, sizes.head_dim)
+        inputs = [pools.pages.array, chunk.table, chunk.positions, chunk.count_array,
+                  pools.ints([tokens, index, chunk.width, chunk.rows]), pools.mark]  # fmt: skip
+        dtype = pools.pages.array.dtype
+        keys, values, pools.mark = kernel(
+            inputs, _blocks(math.prod(shape), 2048), [shape, shape, (MARK_NUMBERS,)], [dtype, dtype, mx.int32]
+        )
+        return keys, values
+
     def attention_gate(self, made: Array, parts: Array) -> Array:
         """Attention's result (rows, heads, tokens, head dim) as (rows, tokens, heads x head dim), times its gate."""
         sizes = self._sizes

@@ -25,7 +25,6 @@ class Chunk:
     """A chunk of `length` tokens for each row, of which `counts` are none of them padding."""
 
     starts: list[int]  # tokens in the rows before it
-    ends: list[int]
     length: int
     positions: Array
     slots: Array
@@ -79,7 +78,7 @@ class Prompts:
         table = [[*row.page_numbers, *([0] * (width - len(row.page_numbers)))] for row in rows]
         many = self._pools.ints
         chunk = Chunk(
-            starts, [row.tokens for row in rows], length, many(starts), many([row.slot for row in rows]),
+            starts, length, many(starts), many([row.slot for row in rows]),
             many(list(counts)), many([number for row in table for number in row]), width,
         )  # fmt: skip
         if not chunk.even:
@@ -98,27 +97,8 @@ class Prompts:
 
         queries, keys, values = self._between.attention_heads(layer.small, parts, chunk, index)
         if any(chunk.starts):
-            keys, values = self._gather(chunk, index)
+            tokens = chunk.starts[0] + chunk.length if chunk.even else chunk.width * PAGE_TOKENS
+            keys, values = self._between.gather(chunk, tokens, index)
         mask = "causal" if chunk.even else chunk.mask
         made = mx.fast.scaled_dot_product_attention(queries, keys, values, scale=self._sizes.scale, mask=mask)
         return self._between.attention_gate(made, parts)
-
-    def _gather(self, chunk: Chunk, index: int) -> tuple[Array, Array]:
-        """Keys and values of all tokens so far, (rows, heads, tokens, head dim); zeros where a row has fewer."""
-        import mlx.core as mx
-
-        sizes, pools, rows = self._sizes, self._pools, chunk.rows
-        pages = mx.depends([pools.pages.array], [pools.mark])[0]
-        pages = pages.reshape(-1, sizes.kv_heads, PAGE_TOKENS, sizes.head_dim)  # (page x layer x 2, ...)
-        table = chunk.table[: rows * chunk.width].reshape(rows, chunk.width)
-        found = []
-        for half in (0, 1):
-            taken = pages[(table * sizes.attention_layers + index) * 2 + half]  # (rows, pages, heads, tokens, dim)
-            taken = taken.transpose(0, 2, 1, 3, 4).reshape(rows, sizes.kv_heads, -1, sizes.head_dim)
-            if chunk.even:
-                taken = taken[:, :, : chunk.starts[0] + chunk.length]
-            else:  # what nobody wrote may be no number
-                there = (mx.arange(taken.shape[2])[None] < mx.array(chunk.ends)[:, None])[:, None, :, None]
-                taken = mx.where(there, taken, mx.zeros((), dtype=taken.dtype))
-            found.append(taken)
-        return found[0], found[1]

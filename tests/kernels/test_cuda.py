@@ -25,7 +25,7 @@ from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, platform
 from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
 from lattice_cli.kernels.cuda_state import Pools
 from lattice_cli.kernels.state import DecoderState
-from tests.kernels.cuda.emulated import emulated
+from tests.kernels.cuda.emulated import Guarded, emulated
 
 GPU = cuda_gpu.read_gpu() if platform.backend_name() == "cuda" else None
 pytestmark = [
@@ -245,6 +245,28 @@ def test_pages_and_states_come_back(emulator: None) -> None:
     del state
     grown = pools.pages.array.shape[0] - 16, pools.states.array.shape[0] - 16
     assert (len(pools.pages.free) - grown[0], len(pools.states.free) - grown[1]) == before
+
+
+@pytest.mark.skipif(bool(GPU), reason="looks at how the kernels are called")
+def test_whatever_touches_the_pools_is_a_link_of_their_chain(emulator: None) -> None:
+    """Kernels write into them while mlx knows nothing of it: what takes no mark could run before what it reads."""
+    pair = Pair(qwen35())
+    (state,) = pair.network.make_cache()
+    decoder: Any = state._native
+    pools: Pools = decoder.pools
+    assert pools.states is not None
+    for pool in (pools.pages, pools.states):
+        pool.array = Guarded(pool.array)  # type: ignore[assignment]
+    both = DecoderState.merge([state, pair.network.make_cache()[0]])
+    for lengths in ([4, 9], [5, 2], [1, 1]):  # at the beginning, at places that differ, a step
+        both.prepare(lengths=lengths)
+        pair.run(both, pair.ids[:2, : max(lengths)])
+    both.finalize()
+    twin = copy.deepcopy(both)
+    pair.run(twin, pair.ids[:2, :3])
+    pair.run(twin, pair.ids[:2, :1])
+    with pytest.raises(RuntimeError):
+        mx.depends([pools.pages.array], [pools.mark])
 
 
 def test_a_trimmed_row_goes_on(emulator: None) -> None:

@@ -131,6 +131,26 @@ DEV void attention_heads(const u16* parts, const float* q_norm, const float* k_n
   }
 }
 
+// Keys and values of all tokens so far out of their pages, zeros from a row's end on; a thread for eight numbers of each.
+//   keys, values (rows, KV_HEADS, tokens, DIM)
+template <int KV_HEADS, int DIM, int LAYERS, int PAGE>
+DEV void gather_pages(const u16* pages, int layer, const int* table, int table_width, const int* positions,
+                      const int* counts, int tokens, int rows, u16* keys, u16* values) {
+  const long i = long(block_index()) * 256 + thread_index();
+  const int d = i % (DIM / 8) * 8, token = i / (DIM / 8) % tokens, head = i / (DIM / 8) / tokens % KV_HEADS;
+  const long row = i / (DIM / 8) / tokens / KV_HEADS;
+  if (row >= rows) return;
+  uint4 key = {0, 0, 0, 0}, value = {0, 0, 0, 0};
+  if (token < positions[row] + counts[row]) {
+    const long page = table[row * table_width + token / PAGE];
+    const u16* from = pages + (((page * LAYERS + layer) * 2 * KV_HEADS + head) * PAGE + token % PAGE) * DIM + d;
+    key = *reinterpret_cast<const uint4*>(from);
+    value = *reinterpret_cast<const uint4*>(from + long(KV_HEADS) * PAGE * DIM);
+  }
+  reinterpret_cast<uint4*>(keys)[i] = key;
+  reinterpret_cast<uint4*>(values)[i] = value;
+}
+
 // What attention gave, its heads beside each other for each token, times the sigmoid of its gate; a thread for four numbers.
 //   made (rows, HEADS, tokens, DIM); parts as above; out (rows, tokens, HEADS, DIM)
 template <bool HALF, int HEADS, int DIM, bool GATED>
