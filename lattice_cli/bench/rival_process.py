@@ -88,7 +88,7 @@ class ChildProcess:
         while True:
             now_s = time.monotonic()
             if now_s - began_s >= limit_s:
-                raise BenchError(f"{self._name} did not answer in {limit_s:.0f} s: {what}{self._last_words()}")
+                raise BenchError(f"{self._name} did not answer in {limit_s:g} s: {what}{self._last_words()}")
             if now_s - said_s >= self._still_s:
                 say(f"{self._name}: {what}, for {now_s - began_s:.0f} s now")
                 said_s = now_s

@@ -7,8 +7,8 @@ it works under any interpreter that has torch and transformers.
 
 As `generate()` does with `cache_implementation="static"`, the prompt is read by the network as it is and the steps are
 compiled (`reduce-overhead`, which is CUDA graphs). In its favour it does less than `generate()` does: the choice of the
-token is compiled with the step, a shape keeps one cache, torch's checks before each compiled call are left out, and
-what 16-bit networks compute in float32 may use TF32.
+token is compiled with the step, a shape's one cache is emptied before the clock is read, torch's checks before each
+compiled call are left out, and what 16-bit networks compute in float32 may use TF32.
 
 Longer than most files, because it may import none of the others.
 
@@ -188,8 +188,8 @@ class Rival:
         torch = self._torch
         asked, found = torch.tensor(prompts), list[Any]()
         with torch.no_grad():
-            began_s = self._wait()
             self._cache.reset()
+            began_s = self._wait()
             ids = asked.to(self._device)
             read = self._network(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1)
             found.append(read.logits[:, -1:].argmax(-1))
