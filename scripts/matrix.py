@@ -9,7 +9,6 @@ Thread: any
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import sys
@@ -91,8 +90,7 @@ def tests_in(file: Path) -> frozenset[str]:
     """The test functions of a file."""
     if not file.is_file():
         return frozenset()
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef) and node.name[:5] == "test_")
+    return frozenset(re.findall(r"^def (test_\w+)\(", file.read_text(encoding="utf-8"), re.MULTILINE))
 
 
 @cache

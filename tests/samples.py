@@ -10,6 +10,11 @@ from hypothesis import settings
 full = True  # conftest says so before a test's file is read
 
 
+def seeds(all_of_them: int, sample: int) -> range:
+    """The seeds of so many tests."""
+    return range(all_of_them if full else sample)
+
+
 def examples(all_of_them: int, sample: int) -> settings:
     """Hypothesis' settings for so many examples."""
     return settings(max_examples=all_of_them if full else sample, deadline=None)

@@ -21,6 +21,7 @@ from lattice_cli.events import Event, Failed, Piece
 from lattice_cli.job import Channel
 from lattice_cli.model.card import ModelCard
 from tests.chat.desk import DONE, Desk, bot_card, heard, partner, says
+from tests.samples import seeds
 
 pytestmark = pytest.mark.pure
 
@@ -97,7 +98,7 @@ def step(talk: Talk, chance: random.Random) -> None:
                 heard(talk, talk.again(full))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40, sample=12))
 def test_a_talk_stays_one_that_can_go_on(tmp_path: Path, seed: int) -> None:
     """Question and answer by turns, in the session, in every prompt and on the disk; the disk has what the talk has."""
     chance = random.Random(seed)

@@ -16,6 +16,7 @@ from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.engine.prefix_cuts import choose_cuts
 from lattice_cli.engine.prefix_kept import Kept
 from lattice_cli.engine.prefix_tree import common
+from tests.samples import seeds
 
 pytestmark = pytest.mark.pure
 
@@ -156,7 +157,7 @@ def test_after_a_fault_what_is_doubtful_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("trims", [True, False])
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, sample=10))
 def test_it_agrees_with_a_list_of_all_that_was_kept(trims: bool, seed: int) -> None:
     """Against the plainest cache there is: a list, searched whole. Uses decide nothing while all fits."""
     draw = random.Random(seed)
@@ -181,7 +182,7 @@ def test_it_agrees_with_a_list_of_all_that_was_kept(trims: bool, seed: int) -> N
         assert told == set(all_kept)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30, sample=10))
 def test_it_never_holds_more_than_its_budget_and_counts_right(seed: int) -> None:
     draw = random.Random(seed)
     cache = cache_of(trims=draw.random() < 0.5, budget=draw.randint(4, 60))

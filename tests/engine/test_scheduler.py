@@ -14,6 +14,7 @@ from lattice_cli.engine.row import Row
 from lattice_cli.engine.scheduler import Scheduler
 from tests.engine.fake import job
 from tests.engine.letters import LETTERS
+from tests.samples import seeds
 
 pytestmark = pytest.mark.pure
 
@@ -88,7 +89,7 @@ def test_what_fits_no_memory_now_is_passed_so_often_and_no_more() -> None:
     assert names(scheduler.admit()) == ["big", "d"]
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", seeds(50, sample=15))
 def test_nobody_waits_for_more_slots_than_there_were_requests_before_it(seed: int) -> None:
     """With P requests in line before it, a request has its first slot when at most P + 1 have become free."""
     random_ = random.Random(seed)
