@@ -140,6 +140,7 @@ class Page(HTMLParser):
         self.fetched += [value for name, value in attributes if name in ("src", "href") and value and value[0] != "#"]
 
 
+@pytest.mark.wire  # matplotlib takes 0.3 s to import
 def test_a_page_needs_nothing_beside_it_and_follows_light_and_dark(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = speed(tmp_path, "new.json", 120, 80)
@@ -154,6 +155,7 @@ def test_a_page_needs_nothing_beside_it_and_follows_light_and_dark(tmp_path: Pat
     assert not re.search(r"\d{4}-\d\d-\d\dT", text)  # the same records make the same page
 
 
+@pytest.mark.wire  # matplotlib takes 0.3 s to import
 def test_servers_under_load_are_drawn_side_by_side(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     files = [str(load(tmp_path, name, scale)) for name, scale in (("ours.json", 1), ("theirs.json", 3))]

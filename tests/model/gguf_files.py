@@ -6,7 +6,10 @@ Thread: any
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -45,8 +48,11 @@ _NAMES = {
 }
 
 
-def weights_of(architecture: Architecture, seed: int = 0, *, attention_bias: bool = False) -> dict[str, Array]:
-    """Random weights under their checkpoint names; qwen2 has biases, qwen3 norms for heads, llama its own head."""
+@cache
+def weights_of(architecture: Architecture, seed: int = 0, *, attention_bias: bool = False) -> Mapping[str, Array]:
+    """Random weights under their checkpoint names; qwen2 has biases, qwen3 norms for heads, llama its own head. Nobody
+    may change them: they are made once.
+    """
     rng = np.random.default_rng(seed)
 
     def dense(out: int, width: int) -> Array:
@@ -78,7 +84,9 @@ def weights_of(architecture: Architecture, seed: int = 0, *, attention_bias: boo
             weights |= {f"{at}self_attn.{name}_norm.weight": vector(WIDTH, 1.0) for name in ("q", "k")}
     if architecture == "llama":
         weights["lm_head.weight"] = dense(VOCABULARY, HIDDEN)
-    return weights
+    for weight in weights.values():
+        weight.setflags(write=False)
+    return MappingProxyType(weights)
 
 
 def pack(weight: Array, kind: str, seed: int) -> Array:
