@@ -32,6 +32,7 @@ Fields = Mapping[str, Any]
 
 WARM_STEPS = 4  # the first compiles, the second is recorded as a CUDA graph
 WARM_RUNS = 3
+LONGEST = 200  # characters of an error of somebody else
 
 
 class Refusal(Exception):
@@ -67,8 +68,12 @@ class Rival:
         self._transformers: Any = transformers
         self._asked = asked
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        with torch.device("meta"):
-            empty = self._transformers.AutoModelForCausalLM.from_config(self._config(), dtype=torch.bfloat16)
+        try:
+            with torch.device("meta"):
+                empty = self._transformers.AutoModelForCausalLM.from_config(self._config(), dtype=torch.bfloat16)
+        except Exception as error:
+            version = transformers.__version__
+            raise Refusal(f"transformers {version} makes no network of this config: {_first_line(error)}") from error
         return {
             "torch": torch.__version__,
             "transformers": transformers.__version__,
@@ -141,17 +146,12 @@ class Rival:
     # Below: what a trial is made of.
 
     def _config(self) -> Any:
-        """Raises: Refusal when transformers does not know such a network."""
         auto = self._transformers.AutoConfig
-        try:
-            if not self._asked["random"]:
-                return auto.from_pretrained(self._asked["path"]).get_text_config()
-            with open(self._asked["path"], encoding="utf-8") as file:
-                fields = json.load(file)
-            return auto.for_model(fields.pop("model_type"), **fields).get_text_config()
-        except (KeyError, ValueError, TypeError, OSError) as error:
-            version = self._transformers.__version__
-            raise Refusal(f"transformers {version} cannot read this config: {_first_line(error)}") from error
+        if not self._asked["random"]:
+            return auto.from_pretrained(self._asked["path"]).get_text_config()
+        with open(self._asked["path"], encoding="utf-8") as file:
+            fields = json.load(file)
+        return auto.for_model(fields.pop("model_type"), **fields).get_text_config()
 
     def _compile(self, mode: str | None, shape: tuple[int, int, int]) -> Fields:
         torch, network = self._torch, self._network
@@ -215,7 +215,8 @@ class Rival:
 
 def _first_line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    first = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return first[:LONGEST] + "..." * (len(first) > LONGEST) or type(error).__name__
 
 
 def _version(package: str) -> str | None:
