@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("lattice.kernels")
@@ -45,10 +48,34 @@ def read_gpu() -> Gpu | None:
     return Gpu(found["multiprocessors"], found["shared_bytes"], (found["major"], found["minor"]))
 
 
+def keep_compiled(gpu: Gpu | None, folder: Path, say: Callable[[str], object]) -> None:
+    """Keep what is compiled for the GPU in `folder`, our own kernels and mlx's, and say a line before compiling.
+
+    mlx keeps its own where temporary files are, which a restart may empty, and looks for the place only once.
+    """
+    if gpu is None:
+        return
+    import mlx.core as mx
+
+    from lattice_cli.kernels import cuda_source
+    from lattice_cli.kernels.cuda_compiler import Compiler, Uncompilable
+
+    place = folder / "mlx-{}-sm{}{}".format(mx.__version__, *gpu.capability)  # type: ignore[attr-defined]
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("MLX_PTX_CACHE_DIR", str(place))
+    except OSError as error:
+        log.debug("mlx's kernels are not kept: %s", error)
+    try:
+        cuda_source.use(Compiler(gpu.capability, folder, say))
+    except Uncompilable as reason:
+        log.info("%s; mlx compiles the kernels, in every process", reason)
+
+
 def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
     """Fuse a network's steps and compare one with mlx-lm's own; None, or why the network stays as it was.
 
-    Cost: the compiler's, a minute at the first start with a network of this shape; then mlx has it on disk.
+    Cost: the compiler's, up to a minute at the first start with a network of this shape; then about a second.
     """
     from lattice_cli.kernels import cuda_decoder
 

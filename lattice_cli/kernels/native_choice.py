@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lattice_cli import console
-from lattice_cli.kernels import build, platform, shelf
+from lattice_cli.kernels import build, cuda_gpu, platform, shelf
 from lattice_cli.kernels.limits import usable_cores
 from lattice_cli.kernels.recipe import Unbuildable, doubt
 from lattice_cli.kernels.threads import BlasThreads, shows_our_cores
@@ -63,7 +63,10 @@ def choose(home: Home) -> Native:
         log.warning("%d threads for %d usable cores: they will wait for each other", home.threads, usable_cores())
     unwanted = _unwanted(home)
     if unwanted:
-        return Native(None, unwanted, gpu=home.kernels != "off" and platform.backend_name() == "cuda")
+        gpu = home.kernels != "off" and platform.backend_name() == "cuda"
+        if gpu:
+            cuda_gpu.keep_compiled(cuda_gpu.read_gpu(), shelf.kept(home) / "gpu", console.say)
+        return Native(None, unwanted, gpu=gpu)
     try:
         module = build.load(home, console.say)
     except Unbuildable as error:

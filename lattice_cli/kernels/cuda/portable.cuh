@@ -58,20 +58,25 @@ DEV void multiply_add(float c[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
   }
 }
 
+// In instructions, so that no header must be found and read.
 template <bool HALF>
 DEV float widen(u16 bits) {
-  if constexpr (HALF) return __half2float(__ushort_as_half(bits));
+  if constexpr (HALF) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+    return value;
+  }
   return __uint_as_float(u32(bits) << 16);
 }
 template <bool HALF>
-DEV u16 narrow(float value) {
-  if constexpr (HALF) return __half_as_ushort(__float2half_rn(value));
-  return __bfloat16_as_ushort(__float2bfloat16_rn(value));
+DEV u32 narrow2(float low, float high) {
+  u32 both;
+  if constexpr (HALF) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
 }
 template <bool HALF>
-DEV u32 narrow2(float low, float high) {
-  return u32(narrow<HALF>(low)) | u32(narrow<HALF>(high)) << 16;
-}
+DEV u16 narrow(float value) { return u16(narrow2<HALF>(value, 0.0f)); }
 
 // All blocks arrive before one goes on. `arrivals` only ever grows; all blocks must be on the GPU at once, so there are
 // no more of them than multiprocessors. A grid that waits for seconds has lost a block: it ends with a trap.

@@ -95,7 +95,7 @@ def _compile(
         [
             '#include "emulator.h"',
             "namespace lattice_kernels {", *(f"using ::{one};" for one in names), "}",
-            header.replace("#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n", ""),
+            header,
             'extern "C" __attribute__((visibility("default")))',
             "void run_kernel(void** arrays, int blocks, int threads, int shared) {",
             *given, f"launch(blocks, threads, shared, {together}, [&] {{", source, "});", "}",
