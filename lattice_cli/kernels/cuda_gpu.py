@@ -72,8 +72,9 @@ def keep_compiled(gpu: Gpu | None, folder: Path, say: Callable[[str], object]) -
         log.info("%s; mlx compiles the kernels, in every process", reason)
 
 
-def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
-    """Fuse a network's steps and compare one with mlx-lm's own; None, or why the network stays as it was.
+def fuse_checked(network: Any, gpu: Gpu | None, caches: list[Any]) -> str | None:
+    """Fuse a network's steps and compare one with mlx-lm's own, which gets its fresh `caches`; None, or why the network
+    stays as it was.
 
     Cost: the compiler's, up to a minute at the first start with a network of this shape; then about a second.
     """
@@ -88,7 +89,7 @@ def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
     if reason is not None:
         return reason
     try:
-        error = _error_beside(network, kind)
+        error = _error_beside(network, kind, caches)
         network.warm()
     except (RuntimeError, ValueError) as failure:
         network.__class__ = kind
@@ -101,18 +102,21 @@ def fuse_checked(network: Any, gpu: Gpu | None) -> str | None:
     return None
 
 
-def _error_beside(network: Any, kind: Any) -> float:
-    """How far the logits after two tokens are from mlx-lm's, as a share of their size."""
+def _error_beside(network: Any, kind: Any, caches: list[Any]) -> float:
+    """How far the logits after three tokens are from mlx-lm's, as a share of their size; two of the tokens are read in
+    steps and as a prompt, whichever is worse.
+    """
     import mlx.core as mx
-    from mlx_lm.models.cache import KVCache
 
-    ids = mx.array([[1, 2]], dtype=mx.uint32)
+    ids = mx.array([[1, 2, 3]], dtype=mx.uint32)
     # Token by token: mlx compiles products of quantized weights with several rows for most of a minute.
-    known = kind.make_cache(network) if hasattr(kind, "make_cache") else [KVCache() for _ in network.layers]  # type: ignore[no-untyped-call]
-    kind.__call__(network, ids[:, :1], cache=known)
-    theirs = kind.__call__(network, ids[:, 1:], cache=known)[0, -1].astype(mx.float32)
-    cache = network.make_cache()
-    network(ids[:, :1], cache=cache)
-    ours = network(ids[:, 1:], cache=cache)[0, -1].astype(mx.float32)
-    off: Any = (mx.linalg.norm(ours - theirs) / mx.linalg.norm(theirs)).item()
-    return float(off)
+    theirs, *_ = [kind.__call__(network, ids[:, at : at + 1], cache=caches) for at in (0, 1, 2)][::-1]
+    found = []
+    for chunks in ((1, 1, 1), (2, 1)):
+        cache, at = network.make_cache(), 0
+        for count in chunks:
+            ours = network(ids[:, at : at + count], cache=cache)
+            at += count
+        gap: Any = mx.linalg.norm(ours[0, -1].astype(mx.float32) - theirs[0, -1].astype(mx.float32))
+        found.append(gap / mx.linalg.norm(theirs[0, -1].astype(mx.float32)))
+    return float(mx.stack(found).max())

@@ -147,7 +147,7 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
 
     from lattice_cli.kernels import fused, install
     from lattice_cli.model import precision
-    from lattice_cli.model.network import translated
+    from lattice_cli.model.network import make_caches, translated
 
     note: str | None = None
     with translated(path):
@@ -166,7 +166,7 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
         if native.gpu:
             from lattice_cli.kernels import cuda_gpu
 
-            if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu()):
+            if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu(), make_caches(network)):
                 log.info("%s", reason)
                 note = f"decoding is as fast as mlx-lm's, not faster: {reason}"
     return (note,) if note else ()

@@ -25,6 +25,7 @@ from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, platform
 from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
 from lattice_cli.kernels.cuda_state import Pools
 from lattice_cli.kernels.state import DecoderState
+from lattice_cli.model.network import make_caches
 from tests.kernels.cuda.emulated import Guarded, emulated
 
 GPU = cuda_gpu.read_gpu() if platform.backend_name() == "cuda" else None
@@ -284,13 +285,13 @@ def test_a_step_that_is_wrong_is_not_used(emulator: None, monkeypatch: pytest.Mo
     network = llama()
     network.set_dtype(mx.bfloat16)
     kind = type(network)
-    assert cuda_gpu.fuse_checked(network, gpu) is None and type(network) is not kind
+    assert cuda_gpu.fuse_checked(network, gpu, make_caches(network)) is None and type(network) is not kind
 
     network = llama()
     network.set_dtype(mx.bfloat16)
     right = cuda_layout.turns_of
     monkeypatch.setattr(cuda_layout, "turns_of", lambda *given: right(*given) + 1)
-    reason = cuda_gpu.fuse_checked(network, gpu)
+    reason = cuda_gpu.fuse_checked(network, gpu, make_caches(network))
     assert reason is not None and "differ from mlx-lm's" in reason and type(network) is kind
 
 
@@ -313,8 +314,8 @@ def test_what_is_not_known_stays_as_it_is(change: Any, reason: str) -> None:
 
 
 def test_an_old_gpu_and_none_are_told() -> None:
-    assert "compute capability 8.0" in str(cuda_gpu.fuse_checked(llama(), cuda_gpu.Gpu(40, 65536, (7, 5))))
-    assert "driver" in str(cuda_gpu.fuse_checked(llama(), None))
+    assert "compute capability 8.0" in str(cuda_gpu.fuse_checked(llama(), cuda_gpu.Gpu(40, 65536, (7, 5)), []))
+    assert "driver" in str(cuda_gpu.fuse_checked(llama(), None, []))
 
 
 DTYPES, HEADS = (mx.float32, mx.bfloat16, mx.float16), ((2, 2), (1, 3), (2, 4))
