@@ -59,7 +59,8 @@ class Costs:
         """
         if not tokens:
             if steps:
-                self._steps_s[rows] = _followed(self._steps_s.get(rows), seconds / steps)
+                rising = RISING if steps == 1 else FALLING  # one of several was waited for by another
+                self._steps_s[rows] = _followed(self._steps_s.get(rows), seconds / steps, rising)
                 self._seen[rows] = self._passes
             return 0.0
         chunk_s = seconds - steps * self.step_s(rows)
@@ -68,8 +69,8 @@ class Costs:
         return max(chunk_s, 0.0)
 
 
-def _followed(before_s: float | None, seconds: float) -> float:
+def _followed(before_s: float | None, seconds: float, rising: float = RISING) -> float:
     if before_s is None:
         return seconds
     seconds = min(seconds, MOST_RISE * before_s)
-    return before_s + (seconds - before_s) * (FALLING if seconds < before_s else RISING)
+    return before_s + (seconds - before_s) * (FALLING if seconds < before_s else rising)

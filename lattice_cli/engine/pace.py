@@ -3,7 +3,7 @@
 A large chunk costs everybody else time; a small one, where it is a pass of its own, costs its prompt the reading of the
 weights besides its tokens. The rule, in steps as they are measured (costs.py):
 
-- while replies are being made, each step of theirs earns `BUSY_STEPS` for prompts, so tokens come 2.5 times as far
+- while replies are being made, each step of theirs earns `BUSY_STEPS` for prompts, so tokens come 2.3 times as far
   apart where a long prompt is read beside them; what is not used is kept up to `SAVED_STEPS`, and a short prompt is
   read at once; where several rows wait for their first token it is `CROWD_WEIGHT` times more for each beyond the first,
   by the rows that have it: small chunks would cost a crowd more than they save;
@@ -24,12 +24,13 @@ from dataclasses import dataclass
 
 from lattice_cli.engine.costs import Costs
 
-BUSY_STEPS = 1.5
+BUSY_STEPS = 1.3
 SAVED_STEPS = 8.0
 CROWD_WEIGHT = 12.0  # see docs/log.md, "A pace for one newcomer"
 CROWD_STEPS, CROWD_S = 4.0, 60.0
 LONE_STEPS = 16.0
 FEWEST_TOKENS = 3
+STEPS_AT_ONCE = 8  # are measured
 MOST_OWED_STEPS = 30.0
 FIRST_TOKENS = 64  # before anything was measured
 
@@ -79,7 +80,15 @@ class Pace:
         read_s = self._costs.learn(seconds, decoding, tokens, steps)
         if steps:
             self._saved -= read_s / self._costs.step_s(decoding) / self._weight
+        self.earned(steps)
+
+    def earned(self, steps: int) -> None:
+        """So many steps of replies were made."""
         self._saved = min(SAVED_STEPS, max(-self._most_owed, self._saved) + BUSY_STEPS * steps)
+
+    def stepped(self, seconds: float, decoding: int, steps: int) -> None:
+        """So many steps and nothing else took so long; they are counted elsewhere."""
+        self._costs.learn(seconds, decoding, 0, steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,26 +103,45 @@ class Cycle:
 class Rhythm:
     """Tells a pace what cycles took, from when they begin: a step's tokens are handed out while the next one runs, so
     none knows its own end.
+
+    Where the thread is kept waiting, for a core or by another thread, one cycle seems long and the next, whose step ran
+    meanwhile, like nothing. So several steps are measured at once; the first after a chunk, which waited for all that
+    was before it, with the cycle that hands out its tokens.
     """
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._last: Cycle | None = None
         self._before: Cycle | None = None  # the last one
+        self._since_s = 0.0  # since then nothing but steps, of equally many rows
+        self._steps = 0  # how many of these were waited for
+        self._first = False  # and of these only the first, after a chunk
 
     def begin(self, now_s: float) -> None:
         """A cycle begins, and the last one has ended."""
         last, before = self._last, self._before
         if last is None:
             return
-        seconds = now_s - last.began_s
-        steady = before is not None and before.tokens == 0 and before.decoding > 0
         if last.tokens:
             # A chunk waits for all steps before it, also for one that was only begun in the cycle before.
+            steady = before is not None and before.tokens == 0 and before.decoding > 0
             steps = (last.decoding > 0) + steady
-            self._pace.took(seconds, last.decoding or 1, last.tokens, steps)
-        elif steady and before is not None and before.decoding == last.decoding:
-            self._pace.took(seconds, last.decoding, 0, 1)
+            self._pace.took(now_s - last.began_s, last.decoding or 1, last.tokens, steps)
+        elif last.decoding:
+            self._pace.earned(1)
+            self._step(now_s, last, before)
+
+    def _step(self, now_s: float, last: Cycle, before: Cycle | None) -> None:
+        """The last cycle was a step and nothing else."""
+        if before is None or before.tokens:
+            self._since_s, self._steps, self._first = last.began_s, 0, True
+        elif before.decoding != last.decoding:  # it waited for a step of other rows
+            self._since_s, self._steps, self._first = now_s, 0, False
+        else:
+            self._steps += 1
+            if self._first or self._steps == STEPS_AT_ONCE:
+                self._pace.stepped(now_s - self._since_s, last.decoding, self._steps)
+                self._since_s, self._steps, self._first = now_s, 0, False
 
     def end(self, began_s: float, decoding: int, tokens: int) -> None:
         """What the cycle did that began then."""
