@@ -122,26 +122,26 @@ class Rhythm:
         last, before = self._last, self._before
         if last is None:
             return
+        waited = before is not None and before.tokens == 0 and before.decoding > 0  # for the step before
         if last.tokens:
             # A chunk waits for all steps before it, also for one that was only begun in the cycle before.
-            steady = before is not None and before.tokens == 0 and before.decoding > 0
-            steps = (last.decoding > 0) + steady
+            steps = (last.decoding > 0) + waited
             self._pace.took(now_s - last.began_s, last.decoding or 1, last.tokens, steps)
-        elif last.decoding:
-            self._pace.earned(1)
-            self._step(now_s, last, before)
-
-    def _step(self, now_s: float, last: Cycle, before: Cycle | None) -> None:
-        """The last cycle was a step and nothing else."""
-        if before is None or before.tokens:
+        elif not waited or before is None:
             self._since_s, self._steps, self._first = last.began_s, 0, True
-        elif before.decoding != last.decoding:  # it waited for a step of other rows
-            self._since_s, self._steps, self._first = now_s, 0, False
         else:
-            self._steps += 1
-            if self._first or self._steps == STEPS_AT_ONCE:
-                self._pace.stepped(now_s - self._since_s, last.decoding, self._steps)
+            self._pace.earned(1)
+            if before.decoding != last.decoding:
                 self._since_s, self._steps, self._first = now_s, 0, False
+            else:
+                self._step(now_s, last.decoding)
+
+    def _step(self, now_s: float, rows: int) -> None:
+        """A cycle has waited for a step, and brought another one like it."""
+        self._steps += 1
+        if self._first or self._steps == STEPS_AT_ONCE:
+            self._pace.stepped(now_s - self._since_s, rows, self._steps)
+            self._since_s, self._steps, self._first = now_s, 0, False
 
     def end(self, began_s: float, decoding: int, tokens: int) -> None:
         """What the cycle did that began then."""

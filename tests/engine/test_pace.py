@@ -205,6 +205,17 @@ def test_a_step_that_ran_while_the_thread_was_kept_waiting_was_not_short(late: l
     assert pace._costs.step_s(1) == pytest.approx(0.004, rel=0.15)
 
 
+@pytest.mark.parametrize("cycles", [[(1, 20), (1, 0), (1, 0)], [(1, 0)], [(1, 20)], [(1, 20), (1, 0), (2, 0), (2, 0)]])
+def test_every_step_earns_once(cycles: list[tuple[int, int]]) -> None:
+    pace = Pace(1000)
+    device, earned = Ahead(Machine(0.004, 0.0004), pace), []
+    pace.earned = earned.append  # type: ignore[method-assign]
+    for rows, tokens in [(1, 20), *cycles * 10, (1, 20)]:
+        device.cycle(rows, tokens)
+    device.rhythm.begin(device.now_s)
+    assert sum(earned) == 2 + 10 * len(cycles)
+
+
 def test_a_rest_between_two_requests_is_no_slow_step() -> None:
     pace = Pace(1000)
     rhythm = Rhythm(pace)
