@@ -96,6 +96,14 @@ class Decoder:
     def Sequence(self, _shape: object) -> Row:
         return Row(self.pools)
 
+    def restored(self, _shape: object, tokens: int, dump: list[bytes]) -> Row:
+        """A row of what `Row.dump` told. Raises: ValueError."""
+        from lattice_cli.kernels.cuda_pieces import restore_row
+
+        row = Row(self.pools)
+        restore_row(row, self.pools, tokens, dump)
+        return row
+
     def stack(
         self, ids: Array, _network: object, rows: Many[Row], counts: Many[int], _marks: Many[Array]
     ) -> tuple[Array, Array]:

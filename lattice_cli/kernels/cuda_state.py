@@ -18,7 +18,9 @@ from lattice_cli.kernels.cuda_source import CudaKernel
 
 Array = Any  # mlx.core.array: this file must be importable without mlx
 
-_FIRST = 16  # pieces of a new pool
+_FIRST, _FIRST_BYTES = 16, 256 << 20  # at most, of a new pool
+_MORE_BYTES = 512 << 20  # by which a pool grows at most, unless that is not one piece
+_DEVICE_SHARE = 0.95  # of the GPU's memory, that pools may take with everything else
 MARK_NUMBERS = 64  # more than 8 bytes: mlx keeps smaller arrays in the host's memory
 MARKED = "if (k::block_index() == 0 && k::thread_index() < 64) marked[k::thread_index()] = 0;\n"
 
@@ -45,15 +47,17 @@ class Piece:
 
 
 class Pool:
-    """Pieces of one size in one array, which doubles when none is free."""
+    """Pieces of one size in one array, which grows when none is free: it doubles while it is small."""
 
     def __init__(self, numbers: int, dtype: Any) -> None:
         import mlx.core as mx
 
         self.numbers = numbers  # of a piece, a multiple of 16 bytes
-        self.array: Array = mx.zeros((_FIRST, numbers), dtype=dtype)
-        self.piece_bytes = int(self.array.nbytes) // _FIRST
-        self.free = list(range(_FIRST - 1, -1, -1))
+        self._dtype = dtype
+        self.piece_bytes = numbers * dtype.size
+        first = max(2, min(_FIRST, _FIRST_BYTES // self.piece_bytes))
+        self.array: Array = mx.zeros((first, numbers), dtype=dtype)
+        self.free = list(range(first - 1, -1, -1))
 
     def get(self, mark: Array) -> Piece:
         """A piece with whatever was in it. `mark`: what writes to the pool until now."""
@@ -65,10 +69,30 @@ class Pool:
         import mlx.core as mx
 
         mx.eval(mark)
-        count = self.array.shape[0]
-        self.array = mx.concatenate([self.array, mx.zeros((count, self.numbers), dtype=self.array.dtype)])
+        count = int(self.array.shape[0])
+        more = max(1, min(count, _MORE_BYTES // self.piece_bytes))
+        whole = (count + more, self.numbers)
+        if has_room((count + more) * self.piece_bytes):
+            self.array = mx.concatenate([self.array, mx.zeros((more, self.numbers), dtype=self._dtype)])
+        else:
+            from lattice_cli.kernels.cuda_pieces import grown_by_host
+
+            self.array = grown_by_host(self._take, lambda: mx.zeros(whole, dtype=self._dtype), mark)
         mx.eval(self.array)
-        self.free.extend(range(2 * count - 1, count - 1, -1))
+        self.free.extend(range(count + more - 1, count - 1, -1))
+
+    def _take(self) -> Array:
+        array, self.array = self.array, None
+        return array
+
+
+def has_room(nbytes: int) -> bool:
+    """Whether the GPU can have so many bytes beside what this process has."""
+    import mlx.core as mx
+
+    from lattice_cli.kernels.limits import device_bytes
+
+    return mx.get_active_memory() + nbytes <= _DEVICE_SHARE * device_bytes()
 
 
 class Pools:
@@ -166,6 +190,12 @@ class Row:
         twin._pages = [page.take() for page in self._pages]
         twin.tokens = self.tokens
         return twin
+
+    def dump(self) -> list[bytes]:
+        """Its memory: pages in order, then the state. The pools' mark must have been evaluated."""
+        from lattice_cli.kernels.cuda_pieces import dump_row
+
+        return dump_row(self, self._pools)
 
     def trim(self, tokens: int) -> None:
         """Forget all but the first `tokens`; only for rows without a recurrent state."""

@@ -132,8 +132,9 @@ class DecoderState:
 
     def restored(self, tokens: int, dump: list[bytes]) -> DecoderState | None:
         """A state of one row with `tokens` tokens, as `row.dump` told of it; None where sizes do not fit."""
+        make = getattr(self._native, "restored", None) or self._native.Sequence.restored
         try:
-            return DecoderState(self._native, self._shape, [self._native.Sequence.restored(self._shape, tokens, dump)])
+            return DecoderState(self._native, self._shape, [make(self._shape, tokens, dump)])
         except (ValueError, TypeError):
             return None
 

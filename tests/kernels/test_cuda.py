@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 
-from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, platform
+from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, cuda_state, platform
 from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
 from lattice_cli.kernels.cuda_state import Pools
 from lattice_cli.kernels.state import DecoderState
@@ -246,6 +246,49 @@ def test_pages_and_states_come_back(emulator: None) -> None:
     del state
     grown = pools.pages.array.shape[0] - 16, pools.states.array.shape[0] - 16
     assert (len(pools.pages.free) - grown[0], len(pools.states.free) - grown[1]) == before
+
+
+@pytest.mark.parametrize("make", [qwen35, llama])
+def test_a_row_in_a_file_goes_on_as_it_would_have(emulator: None, make: Any) -> None:
+    """Also in another process' pools, where its pages and its state have other numbers."""
+    first, second = Pair(make()), Pair(make())
+    (state,) = first.network.make_cache()
+    first.run(state, first.ids[:1, :133])
+    dump = state.rows[0].dump()
+    fresh = second.network.make_cache()[0]
+    others = [second.network.make_cache()[0] for _ in range(3)]
+    for other in others:
+        second.run(other, second.ids[1:2, :3])
+    again = fresh.restored(133, dump)
+    assert again is not None and again.offset == 133
+    wanted = first.run(state, first.ids[:1, 133:134])
+    assert np.array_equal(second.run(again, second.ids[:1, 133:134]), wanted)
+    assert np.isfinite(second.run(others[0], second.ids[1:2, 3:4])).all()
+    for tokens in (0, 120, 300):
+        assert fresh.restored(tokens, dump) is None
+    assert fresh.restored(133, [*dump[:-1], dump[-1][:-4]]) is None
+
+
+def test_pools_grow_where_old_and_new_do_not_fit_together(emulator: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_state, "has_room", lambda _nbytes: False)
+    pair = Pair(qwen35())
+    (state,) = pair.network.make_cache()
+    pair.run(state, pair.ids[:1, :140])
+    twins = [copy.deepcopy(state) for _ in range(20)]
+    for twin in twins:
+        pair.run(twin, pair.ids[:1, 140:141])
+    pair.close(0, 141, pair.run(twins[3], pair.ids[:1, 141:142])[0])
+    pair.close(0, 140, pair.run(state, pair.ids[:1, 140:141])[0])
+
+
+def test_a_large_piece_is_not_made_sixteen_times_before_it_is_needed() -> None:
+    pool = cuda_state.Pool((64 << 20) // 4, mx.float32)
+    sizes = [pool.array.shape[0]]
+    pieces = []
+    for _ in range(6):
+        pieces.append(pool.get(mx.zeros((64,))))
+        sizes.append(pool.array.shape[0])
+    assert sizes == [4, 4, 4, 4, 4, 8, 8] and len({piece.number for piece in pieces}) == 6
 
 
 @pytest.mark.skipif(bool(GPU), reason="looks at how the kernels are called")

@@ -58,6 +58,8 @@ DEV void multiply_add(float c[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
   }
 }
 
+DEV float as_float(u32 bits) { return __uint_as_float(bits); }
+
 // In instructions, so that no header must be found and read.
 template <bool HALF>
 DEV float widen(u16 bits) {
@@ -66,7 +68,7 @@ DEV float widen(u16 bits) {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
   }
-  return __uint_as_float(u32(bits) << 16);
+  return as_float(u32(bits) << 16);
 }
 template <bool HALF>
 DEV u32 narrow2(float low, float high) {

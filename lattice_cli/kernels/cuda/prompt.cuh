@@ -173,3 +173,9 @@ DEV void copy_pieces(uint4* pool, const int* pairs, int count, long words) {
     pool[pairs[2 * pair + 1] * words + at] = pool[pairs[2 * pair] * words + at];
   }
 }
+
+// Puts pieces that lie one after the other into a pool, as pieces `numbers[i]` of it.
+DEV void put_pieces(uint4* pool, const uint4* source, const int* numbers, int count, long words) {
+  for (long i = long(block_index()) * 256 + thread_index(); i < count * words; i += long(block_count()) * 256)
+    pool[numbers[i / words] * words + i % words] = source[i];
+}
