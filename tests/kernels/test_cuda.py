@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 
-from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, cuda_state, platform
+from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, cuda_source, cuda_state, platform
+from lattice_cli.kernels.cuda_compiler import Compiler
 from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
 from lattice_cli.kernels.cuda_state import Pools
 from lattice_cli.kernels.state import DecoderState
@@ -43,7 +44,9 @@ BLOCKS, SHARED_BYTES = (GPU.multiprocessors, GPU.shared_bytes - 1024) if GPU els
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """mlx's CUDA kernels on the emulator, four warps a block; on a GPU nothing is put in their place."""
     if GPU:
+        cuda_source.use(Compiler(GPU.capability, tmp_path_factory.mktemp("compiled")))
         yield
+        cuda_source.use(None)
         return
     patch = pytest.MonkeyPatch()
     patch.setattr(mx.fast, "cuda_kernel", emulated(tmp_path_factory.mktemp("kernels")))

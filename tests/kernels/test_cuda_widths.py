@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map, tree_map_with_path
 
-from lattice_cli.kernels import cuda_gpu, platform
+from lattice_cli.kernels import cuda_gpu, cuda_source, platform
+from lattice_cli.kernels.cuda_compiler import Compiler
 from lattice_cli.kernels.state import DecoderState
 from lattice_cli.model.network import make_caches
 
@@ -36,6 +38,15 @@ CASES = [
     ("0.8b", 4, 64, mx.bfloat16), ("4b", 4, 32, mx.float16), ("27b", 4, 64, mx.bfloat16),
     ("0.8b", 8, 32, mx.bfloat16), ("9b", 8, 64, mx.bfloat16), ("27b", 8, 32, mx.float16),
 ]  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    gpu = cuda_gpu.read_gpu()
+    assert gpu is not None
+    cuda_source.use(Compiler(gpu.capability, tmp_path_factory.mktemp("compiled")))
+    yield
+    cuda_source.use(None)
 
 
 def made(size: str, bits: int, group: int, dtype: Any) -> tuple[Any, Any]:
