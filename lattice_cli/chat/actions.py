@@ -89,7 +89,10 @@ class Talk:
 
     def retry(self, temperature: str | None = None) -> Asking:
         """The last message again, once with another temperature where one is given (as typed)."""
-        manner = self.manner.typed("temperature", temperature) if temperature else self.manner
+        try:
+            manner = self.manner.typed("temperature", temperature) if temperature else self.manner
+        except UsageError as error:
+            raise UsageError(error.message, param=error.param, hint="`/retry 0.9`, or `/retry` alone") from None
         return self._begin(self._plan(self.session, self._asked_last(), manner))
 
     def last_message(self) -> str:
@@ -317,7 +320,10 @@ class Talk:
         fewer = before.questions - session.questions
         text = _glimpse((before if fewer > 0 else session).last_question or "")
         what = "taken back" if fewer > 0 else "brought back" if fewer < 0 else "now with its other answer"
-        return f"{what}: {text}" + (f"; {note}" if note else "")
+        said = f"{what}: {text}"
+        if before.turns == session.turns and before.summary != session.summary:
+            said = "the summary is taken back" if session.forgotten < before.forgotten else "the summary stands again"
+        return "; ".join(filter(None, (said, note)))
 
     def _save(self) -> str | None:
         return self._keeping.keep(self.session, self.partner.name)

@@ -14,7 +14,7 @@ from lattice_cli.chat.exchange import Exchange, Interrupts
 from lattice_cli.chat.line import Line
 from lattice_cli.chat.window import WindowFull
 from lattice_cli.console import fail, say
-from lattice_cli.errors import LatticeError, PromptTooLong
+from lattice_cli.errors import PromptTooLong
 
 Begin = Callable[[], Asking]
 OFFER = "[d]rop the oldest turns, [s]ummarise them, or Enter to stop?"
@@ -61,7 +61,7 @@ class Answers:
     def _offer(self, full: WindowFull) -> Begin | None:
         """What the user wants done about a full window; None: nothing."""
         if not full.can_shorten:
-            fail(LatticeError(full.message, hint="send a shorter message"))
+            fail(full)
             return None
         say(full.message)
         match self._line.choose(OFFER, "ds"):

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Protocol
 
 from lattice_cli.chat.actions import Talk
 from lattice_cli.chat.answers import Answers
 from lattice_cli.chat.clipboard import copied
 from lattice_cli.chat.editor import edited
+from lattice_cli.chat.export import FileThere
 from lattice_cli.chat.help import aligned, help_lines
 from lattice_cli.chat.line import Line
+from lattice_cli.chat.manner import setting
 from lattice_cli.chat.screen import terminal_size
 from lattice_cli.console import is_terminal, say, status, table
-from lattice_cli.errors import UsageError
 
 SESSION_COLUMNS = ("number", "name", "title", "messages", "age")
 GLIMPSE = 200  # characters of a question that is shown again
@@ -128,10 +128,8 @@ class Commands:
         if value.strip():
             say(self._talk.set(name, value.strip()))
             return
-        rows = [row for row in self._talk.settings() if not name or row[0] == name.replace("-", "_")]
-        if not rows:
-            raise UsageError(f"`{name}` is no setting", hint="`/set` alone shows them all")
-        _rows(aligned(rows, _width()))
+        known = setting(name) if name else None
+        _rows(aligned([row for row in self._talk.settings() if known in (None, row[0])], _width()))
 
     def _think(self, mode: str) -> None:
         say(self._talk.think(mode))
@@ -154,11 +152,14 @@ class Commands:
         table(SESSION_COLUMNS, rows, file=sys.stderr)
 
     def _export(self, path: str) -> None:
-        there = Path(path).expanduser().exists()
-        if there and self._line.choose(f"{path} is there already: replace it? [y/N]", "y") != "y":
-            say("nothing was written")
-            return
-        say(self._talk.export(path, replace=there))
+        try:
+            said = self._talk.export(path)
+        except FileThere as error:
+            if self._line.choose(f"{error.message}: replace it? [y/N]", "y") != "y":
+                say("nothing was written")
+                return
+            said = self._talk.export(path, replace=True)
+        say(said)
 
 
 def _rows(rows: Iterable[str]) -> None:

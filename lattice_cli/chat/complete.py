@@ -14,6 +14,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.styles import Style
 
 from lattice_cli.chat.repl import BY_NAME, COMMANDS
+from lattice_cli.errors import LatticeError
 from lattice_cli.harmless import harmless
 
 COMMAND = re.compile(r"/[A-Za-z]*")
@@ -59,7 +60,11 @@ class Offers(Completer):
         if command.names[0] == "/export":
             yield from _paths(begun)
             return
-        for word, help_ in self.words(command.names[0][1:]):
+        try:
+            words = self.words(command.names[0][1:])
+        except LatticeError:  # the sessions cannot be read: the command itself says so
+            return
+        for word, help_ in words:
             if word.startswith(begun):
                 yield Completion(word, -len(begun), display=harmless(word), display_meta=harmless(help_))
 

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import termios
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -89,10 +90,14 @@ class EditedLine:
         return self._pastes.typed(text)
 
     def choose(self, question: str, keys: str) -> str:
-        self.discard()
+        self.pump()
+        before = get_typeahead(self._input)  # takes it out: it is no answer, and is on the line afterwards
+        width = _size(self._stream).columns - 1
+        rows = textwrap.wrap(question, width, break_long_words=False, break_on_hyphens=False)
         try:
-            return choice(question, keys, self._input, self._output)
+            return choice("\n".join(rows), keys, self._input, self._output)
         finally:
+            store_typeahead(self._input, [*before, *get_typeahead(self._input)])
             self._write(PASTE_ON)
 
     @contextmanager

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +31,7 @@ def write_export(path: str, session: Session, model: str, title: str, *, replace
     """
     if not path.strip():
         raise UsageError("say which file", hint="`/export talk.md` or `/export talk.json`")
-    file = Path(path.strip()).expanduser()
+    file = Path(_spelled(path.strip())).expanduser()
     form = FORMS.get(file.suffix.lower())
     if form is None:
         raise UsageError(f"`{file}` ends neither in `.md` nor in `.json`", hint="the suffix chooses the form")
@@ -48,6 +49,13 @@ def write_export(path: str, session: Session, model: str, title: str, *, replace
         raise LatticeError(f"`{file}` cannot be written: {error.strerror or error}") from error
     count = session.questions
     return f"written: {count} message{'s' if count != 1 else ''} with the answers, to `{file}`"
+
+
+def _spelled(path: str) -> str:
+    """The path without the quotation marks or backslashes that Tab and a shell's habits put into it."""
+    if len(path) > 2 and path[0] == path[-1] and path[0] in "\"'":
+        return path[1:-1]
+    return re.sub(r"\\([\s\\\"'])", r"\1", path)
 
 
 def _write(file: Path, text: str, *, replace: bool) -> None:

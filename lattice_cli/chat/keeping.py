@@ -7,6 +7,7 @@ Thread: any (one at a time)
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Sequence
 
@@ -69,6 +70,8 @@ class Keeping:
         self._complained = False
         if before is not None and before.id != self._saved.id:
             return f"this session was changed elsewhere, so yours goes on as session {self._saved.id}"
+        if before is None and self._name is not None and self._saved.name != self._name:
+            return f"another chat began `{self._name}` meanwhile, so yours goes on as session {self._saved.id}"
         return None
 
     def save_as(self, name: str, session: Session, model: str) -> str:
@@ -84,7 +87,8 @@ class Keeping:
         self._saved = self._store.write(self._saved, session, self._model or model, self._url, self._name or wanted)
         if wanted and self._saved.name != wanted:
             self._saved = self._store.rename(self._saved, wanted)
-        return f"saved as {_called(self._saved)}; `lattice chat --session {self._saved.name or self._saved.id}` goes on"
+        typed = shlex.quote(self._saved.name or str(self._saved.id))
+        return f"saved as {_called(self._saved)}; `lattice chat --session {typed}` goes on"
 
     def load(self, name: str) -> tuple[Session, str]:
         """Raises: UsageError where there is none of that name, StoreFailed."""

@@ -32,7 +32,10 @@ class Line(Protocol):
         """
 
     def choose(self, question: str, keys: str) -> str:
-        """One of `keys`, pressed in answer to a question; "" for any other. What was typed before does not count."""
+        """One of `keys`, pressed in answer to a question; "" for any other.
+
+        What was typed before is no answer, and is on the line afterwards.
+        """
 
     def held(self) -> AbstractContextManager[None]:
         """Keep what is typed from now on for `read`; for as long as the chat lasts."""

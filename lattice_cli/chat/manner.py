@@ -107,11 +107,7 @@ class Manner:
 
     def typed(self, name: str, text: str) -> Manner:
         """One value as a person types it: a number, a word, or JSON. Raises: UsageError."""
-        known = name.strip().lower().replace("-", "_")
-        if known not in NAMES:
-            close = get_close_matches(known, NAMES, n=1)
-            guess = f"did you mean `{close[0]}`? " if close else ""
-            raise UsageError(f"there is no setting `{name}`", param=name, hint=f"{guess}there are {', '.join(NAMES)}")
+        known = setting(name)
         if text.strip().lower() in NOTHING:
             return self.having(**{known: None})
         if not text.strip():
@@ -122,6 +118,16 @@ class Manner:
         """Every setting with its value, and where the value comes from; without a `floor` a server decides."""
         drawn = self.sampling(advice, floor) if floor else None
         return [(name, _row(name, self.fields, drawn, advice)) for name in NAMES]
+
+
+def setting(name: str) -> str:
+    """A setting's name, however it was typed. Raises: UsageError where there is none."""
+    known = name.strip().lower().replace("-", "_")
+    if known not in NAMES:
+        close = [found for found in NAMES if found.startswith(known)] or get_close_matches(known, NAMES, n=1)
+        guess = f"did you mean {' or '.join(f'`{one}`' for one in close)}? " if known and close else ""
+        raise UsageError(f"there is no setting `{name}`", param=name, hint=f"{guess}there are {', '.join(NAMES)}")
+    return known
 
 
 def _row(name: str, said: dict[str, Any], drawn: Sampling | None, advice: SamplingChoice) -> str:

@@ -19,7 +19,7 @@ from lattice_cli.errors import LatticeError, PromptTooLong, UsageError
 from lattice_cli.events import Event
 
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell counts SIGINT and SIGPIPE
-LONG_TEXT = "give a shorter text, or ask for less with `--max-tokens`"
+LONG_TEXT, LONG_ANSWER = "give a shorter text", ", or ask for less with `--max-tokens`"
 LONG_TALK = "`lattice chat --session NAME` in a terminal can shorten the conversation"
 
 
@@ -67,7 +67,8 @@ def answer_once(
                 stdout.write(as_object(talk, asking, completion) + "\n")
             stdout.flush()
         except WindowFull as full:
-            raise PromptTooLong(full.message, hint=LONG_TALK if full.can_shorten else LONG_TEXT) from full
+            shorter = LONG_TEXT if full.no_room else LONG_TEXT + LONG_ANSWER
+            raise PromptTooLong(full.message, hint=LONG_TALK if full.can_shorten else shorter) from full
         except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())  # what is left in the buffer goes there
             if isinstance(error, BrokenPipeError):

@@ -159,6 +159,8 @@ class RemoteStream:
 
     def _broken(self, error: Exception) -> RemoteFailed:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        if isinstance(error, http.client.IncompleteRead | http.client.RemoteDisconnected):
+            reason = "the server closed it before the answer was whole"
         return RemoteFailed(f"the connection to `{self._server.host}` broke: {reason}")
 
 

@@ -73,12 +73,13 @@ def written(run: sqlite3.Connection, before: Saved | None, facts: Saved, now_s: 
     if (
         before is not None
         and run.execute(
-            "UPDATE sessions SET model = ?, url = ?, system = ?, summary = ?, forgotten = ?, updated_s = ?, "
+            "UPDATE sessions SET model = ?, url = ?, system = ?, summary = ?, forgotten = ?, updated_s = ?, title = ?, "
             "revision = revision + 1 WHERE id = ? AND revision = ?",
-            (*told, before.id, before.revision),
+            (*told, facts.title or before.title, before.id, before.revision),
         ).rowcount
     ):
-        done = replace(facts, id=before.id, revision=before.revision + 1, name=before.name, title=before.title)
+        title = facts.title or before.title
+        done = replace(facts, id=before.id, revision=before.revision + 1, name=before.name, title=title)
         pairs = list(zip(before.session.turns, session.turns, strict=False))
         kept = next((at for at, (old, new) in enumerate(pairs) if old != new), len(pairs))
         run.execute("DELETE FROM turns WHERE session = ? AND position >= ?", (before.id, kept))

@@ -40,13 +40,15 @@ class WindowFull(PromptTooLong):
 
     The message has the numbers. Offer: `talk.drop_oldest(full)`; `talk.summarise(full)`, and when that was kept
     `talk.again(full)`; or nothing. `can_shorten` False: there are no older turns, and only a shorter message helps.
+    `no_room`: the prompt alone is too long, so that asking for a shorter answer helps nobody.
     """
 
-    def __init__(self, message: str, plan: Plan) -> None:
+    def __init__(self, message: str, plan: Plan, *, no_room: bool = False) -> None:
         self.plan = plan
+        self.no_room = no_room
         self.can_shorten = plan.asked.without_oldest() is not None
         shorter = "`/reset` forgets the conversation" if self.can_shorten else "send a shorter message"
-        super().__init__(message, hint=f"{shorter}, or ask for less with `max_tokens`")
+        super().__init__(message, hint=shorter if no_room else f"{shorter}, or ask for less with `max_tokens`")
 
 
 def room_wanted(context_tokens: int, max_tokens: int | None) -> int:
@@ -64,7 +66,7 @@ def room(partner: Partner, plan: Plan) -> int | None:
     free = context - count.tokens - 1
     least = room_wanted(context, wanted)
     if free < least:
-        raise WindowFull(_told(count, context, max(free, 0), least), plan)
+        raise WindowFull(_told(count, context, max(free, 0), least), plan, no_room=free < 1)
     if not count.exact:
         return wanted
     return free if wanted is None else min(wanted, free)

@@ -238,3 +238,10 @@ def test_the_last_answer_is_what_is_copied(card: ModelCard) -> None:
     talk = Talk(partner(Desk(says("**1**", "Hm")), card))
     heard(talk, talk.ask("one"))
     assert talk.copy_text() == "**1**"
+
+
+def test_a_temperature_that_is_none_is_refused_with_how_it_is_written(card: ModelCard) -> None:
+    talk = Talk(partner(Desk(), card))
+    with pytest.raises(UsageError, match="`temperature` must be a number") as error:
+        talk.retry("hot")
+    assert error.value.hint == "`/retry 0.9`, or `/retry` alone"

@@ -15,6 +15,7 @@ import pytest
 from lattice_cli.chat.clipboard import MOST_BYTES, copied
 from lattice_cli.chat.commands import Commands
 from lattice_cli.chat.editor import edited
+from lattice_cli.chat.export import FileThere
 from lattice_cli.chat.repl import COMMANDS
 from lattice_cli.chat.session import Session
 from lattice_cli.errors import UsageError
@@ -44,7 +45,10 @@ class Noted:
     def __getattr__(self, name: str) -> Any:
         def call(*given: object, **more: object) -> Any:
             self.calls.append(" ".join([name, *(str(one) for one in given if isinstance(one, str)), *more]))
-            return self._answers.get(name, f"{name} done")
+            answer = self._answers.get(name, f"{name} done")
+            if isinstance(answer, Exception) and not more:
+                raise answer
+            return answer
 
         return call
 
@@ -81,7 +85,7 @@ def done(name: str, rest: str = "", **answers: Any) -> list[str]:
         ("save", "", ["save "]),
         ("load", "2", ["load 2", "recall Hello **there**"]),
         ("sessions", "", ["sessions"]),
-        ("export", "no/such/talk.md", ["export no/such/talk.md replace"]),
+        ("export", "no/such/talk.md", ["export no/such/talk.md"]),
         ("stats", "", ["stats"]),
         ("tokens", "", ["tokens"]),
     ],
@@ -105,17 +109,30 @@ def test_retry_hands_on_its_temperature() -> None:
     assert noted.calls == ["retry 0.2", "continue_"]
 
 
-def test_a_file_that_is_there_is_replaced_only_when_that_is_wanted(tmp_path: Path) -> None:
-    file = tmp_path / "talk.md"
-    file.touch()
-    question = f"choose {file} is there already: replace it? [y/N] y"
-    assert done("export", str(file)) == [question]
-    assert done("export", str(file), choose="y") == [question, f"export {file} replace"]
+def test_a_file_that_is_there_is_replaced_only_when_that_is_wanted() -> None:
+    there = FileThere("`talk.md` is there already")
+    first = ["export talk.md", "choose `talk.md` is there already: replace it? [y/N] y"]
+    assert done("export", "talk.md", export=there) == first
+    assert done("export", "talk.md", export=there, choose="y") == [*first, "export talk.md replace"]
+
+
+def test_nothing_is_asked_about_a_file_that_could_not_be_written_anyway() -> None:
+    """`/export folder` asked whether to replace the folder, and the key that answered was lost to the next message."""
+    made, noted = commands(export=UsageError("`exp` is a folder"))
+    with pytest.raises(UsageError, match="is a folder"):
+        made.do("export", "exp")
+    assert noted.calls == ["export exp"]
 
 
 def test_an_unknown_setting_is_told_and_none_is_changed() -> None:
-    with pytest.raises(UsageError, match="`topk` is no setting"):
+    with pytest.raises(UsageError, match="there is no setting `topk`") as error:
         done("set", "topk")
+    assert error.value.hint is not None and error.value.hint.startswith("did you mean `top_k`? ")
+
+
+def test_a_setting_is_shown_however_its_name_is_typed() -> None:
+    """`/set TOP_K 5` was taken, and `/set TOP_K` was no setting."""
+    assert done("set", "TOP-K") == done("set", "top_k") == ["settings"]
 
 
 def test_what_may_stand_behind_a_command() -> None:

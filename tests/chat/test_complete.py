@@ -13,6 +13,7 @@ from prompt_toolkit.document import Document
 
 from lattice_cli.chat.complete import Offers, file_word, wanted
 from lattice_cli.chat.repl import COMMANDS
+from lattice_cli.errors import StoreFailed
 
 pytestmark = pytest.mark.pure
 
@@ -80,3 +81,14 @@ def test_the_path_that_is_being_typed(text: str, word: str | None) -> None:
 def test_the_menu_comes_by_itself_only_for_these() -> None:
     """Below a prompt that needs no menu there are no rows kept free for one."""
     assert [wanted(Document(text)) for text in ("/", "/th", "/think ", "x @a", "hello", "")] == [True] * 4 + [False] * 2
+
+
+def test_sessions_that_cannot_be_read_are_not_offered() -> None:
+    """With a home that could not be written, a space behind `/load` covered the screen with a traceback."""
+
+    def broken(name: str) -> list[tuple[str, str]]:
+        raise StoreFailed("the sessions cannot be read")
+
+    offers = Offers()
+    offers.words = broken
+    assert offered("/load ", offers) == []

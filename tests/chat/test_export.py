@@ -102,3 +102,10 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
 def test_half_a_letter_does_not_stop_it(tmp_path: Path) -> None:
     export(tmp_path / "talk.md", Session().asked("\ud83d").answered("ok"))
     assert "## You\n\n?\n" in (tmp_path / "talk.md").read_text()
+
+
+@pytest.mark.parametrize("typed", ["{0}/my talk.md", '"{0}/my talk.md"', "'{0}/my talk.md'", "{0}/my\\ talk.md"])
+def test_a_name_with_a_blank_may_be_typed_as_for_a_shell(tmp_path: Path, typed: str) -> None:
+    """Tab spells it `my\\ talk.md`, and a file of that name was written."""
+    write_export(typed.format(tmp_path), TALK, "bot", "Sky?")
+    assert [file.name for file in tmp_path.iterdir()] == ["my talk.md"]

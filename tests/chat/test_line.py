@@ -6,12 +6,16 @@ Thread: any
 from __future__ import annotations
 
 import io
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Thread
 
 import pytest
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.input.typeahead import store_typeahead
 
 from lattice_cli.chat.ahead import preview
 from lattice_cli.chat.edited_line import EditedLine
@@ -124,7 +128,7 @@ def test_what_a_paste_holds_reaches_the_screen_harmless() -> None:
 )
 def test_a_question_is_answered_by_one_key(keys: str, answer: str) -> None:
     with keyboard() as (line, stream, pipe):
-        line.discard = lambda: None  # type: ignore[method-assign]  # a pipe's descriptor is not the terminal's
+        line.pump = lambda: None  # type: ignore[method-assign]  # a pipe's descriptor is not the terminal's
         pipe.send_text(keys)  # type: ignore[attr-defined]
         assert line.choose("[d]rop or [s]um up?", "ds") == answer
         assert "[d]rop or [s]um up?" in stream.getvalue()
@@ -135,3 +139,22 @@ def test_what_was_typed_ahead_is_shown_as_letters() -> None:
         pipe.send_text("hellp\x7fo\x1b[A\r" + PASTE.format("a\rb") + "\x1bfx")  # type: ignore[attr-defined]
         keys = pipe.read_keys() + pipe.flush_keys()  # type: ignore[attr-defined]
     assert preview(keys) == "hello\na\rbx"
+
+
+def test_what_was_typed_before_a_question_is_no_answer_to_it_and_not_lost() -> None:
+    """A message typed ahead was thrown away when the window turned out to be full."""
+    question = "Which of the two, for a question that is longer than the window is wide, do you mean?"
+    with keyboard() as (line, stream, pipe):
+        pipe.send_text("drop this\r")  # type: ignore[attr-defined]
+        store_typeahead(pipe, pipe.read_keys())  # type: ignore[arg-type, attr-defined]
+
+        def press() -> None:
+            while "mean?" not in stream.getvalue():
+                time.sleep(0.01)
+            pipe.send_text("s")  # type: ignore[attr-defined]
+
+        Thread(target=press, daemon=True).start()
+        assert line.choose(question, "ds") == "s"
+        shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
+        assert "is wide, do you\r\nmean?" in shown
+        assert line.read() == Typed("drop this")

@@ -19,14 +19,16 @@ import pytest
 from lattice_cli.chat.actions import Talk
 from lattice_cli.chat.manner import Manner
 from lattice_cli.chat.opening import Loader
+from lattice_cli.chat.partner import Question
 from lattice_cli.chat.remote import RemotePartner, open_remote
 from lattice_cli.chat.remote_errors import said_in
-from lattice_cli.chat.remote_server import read_server
+from lattice_cli.chat.remote_server import Offer, read_server
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.window import WindowFull
+from lattice_cli.conversation import said
 from lattice_cli.engine.completion import Completion
 from lattice_cli.errors import RemoteFailed, UsageError
-from lattice_cli.events import Piece, Started, Usage
+from lattice_cli.events import Event, Failed, Piece, Started, Usage
 from lattice_cli.model.locate import locate
 from lattice_cli.settings import EngineSettings, Home
 from tests.chat.desk import heard
@@ -134,6 +136,26 @@ def test_a_stream_that_breaks_off_is_a_failure_and_never_a_short_answer() -> Non
     done = asked(chunk("Half an ans"))
     assert done.answer == "Half an ans"
     assert done.failed is not None and done.failed.error.message.endswith("broke off")
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1e\r\ndata: "])
+def test_a_server_that_dies_is_told_in_words(sent: bytes) -> None:
+    """`broke: IncompleteRead(0 bytes read)` was said of a server that had been killed."""
+    question = Question((said("user", "Hi"),), Manner())
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        ticket = RemotePartner(read_server(f"http://127.0.0.1:{port}", None), Offer("m")).ask(question, None)
+        connection, _ = listening.accept()
+        with connection:
+            while b"Hi" not in connection.recv(65536):
+                pass
+            connection.sendall(sent)
+        last: Event | None = None
+        while not ticket.done:
+            last = ticket.next(1.0) or last
+    assert isinstance(last, Failed)
+    why = "broke: the server closed it before the answer was whole"
+    assert last.error.message == f"the connection to `127.0.0.1:{port}` {why}"
 
 
 @pytest.mark.parametrize(

@@ -339,6 +339,28 @@ def test_a_session_is_loaded_by_name_or_number_and_gone_on_with(path: Path) -> N
             other.load(name)
 
 
+def test_a_session_that_another_chat_began_under_the_same_name_says_so(path: Path) -> None:
+    """Two chats with `--session both`: the second went on without a name, and nothing was said."""
+    here, there = (Keeping(Store(path), name="both") for _ in range(2))
+    assert here.keep(ONE, "bot") is None
+    assert there.keep(TWO, "bot") == "another chat began `both` meanwhile, so yours goes on as session 2"
+    assert there.keep(TWO.asked("More?").answered("No."), "bot") is None
+
+
+def test_the_title_is_the_first_message_also_when_that_was_edited(path: Path) -> None:
+    keeping = Keeping(Store(path))
+    keeping.keep(ONE, "bot")
+    keeping.keep(Session().asked("And of Italy?").answered("Rome."), "bot")
+    assert [row[2] for row in keeping.rows()] == ["And of Italy?"]
+    keeping.keep(Session(), "bot")  # all of it taken back
+    assert [row[2] for row in keeping.rows()] == ["And of Italy?"]
+
+
+def test_what_is_said_of_a_saved_session_can_be_pasted_into_a_shell(path: Path) -> None:
+    said = Keeping(Store(path)).save_as("two words", ONE, "bot")
+    assert said == "saved as `two words`; `lattice chat --session 'two words'` goes on"
+
+
 @pytest.mark.parametrize("name", ["12", "x" * 81, "a\x1b[31m", "a\u202eb"])
 def test_a_name_that_could_be_mistaken_is_refused(name: str) -> None:
     with pytest.raises(UsageError):

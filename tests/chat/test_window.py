@@ -65,8 +65,12 @@ def test_too_little_room_for_an_answer_is_said_too(card: ModelCard) -> None:
         "which leaves 99 for an answer, and 125 are wanted"
     )
     assert not full.value.can_shorten
+    assert full.value.hint == "send a shorter message, or ask for less with `max_tokens`"
     talk.set("max_tokens", "50")
     talk.ask("x" * 850)
+    with pytest.raises(WindowFull) as full:
+        talk.ask("x" * 1850)
+    assert full.value.hint == "send a shorter message"  # a shorter answer would not help
 
 
 def test_the_oldest_turns_are_dropped_from_prompts_and_kept_for_people(card: ModelCard) -> None:
@@ -117,6 +121,9 @@ def test_the_model_sums_up_what_was_said(tmp_path: Path) -> None:
     text = desk.job.prompt.text
     assert "We spoke of a." in text and "aaa" not in text and "ddd" in text and "Be brief." in text
     assert [turn.text[:1] for turn in talk.session.turns] == list("aAbBcCdD")
+    assert talk.undo() == "taken back: `" + "d" * 40 + "…`"
+    assert talk.undo() == "the summary is taken back"
+    assert talk.redo() == "the summary stands again"
 
 
 def test_a_summary_that_was_stopped_changes_nothing(card: ModelCard) -> None:
