@@ -13,12 +13,15 @@ import json
 import logging
 import os
 import re
+import signal
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from lattice_cli.errors import LatticeError, UsageError
@@ -170,6 +173,55 @@ def _aligned(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[
         yield "  ".join(cells).rstrip()
 
 
+# A terminal that is not as a shell leaves it.
+
+HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"  # the cursor
+ERASE = "\r\x1b[J"  # this row and what is below
+
+
+@contextmanager
+def suspendable(before: Callable[[], None], after: Callable[[], None]) -> Iterator[None]:
+    """Run `before` when Ctrl-Z stops the process, and `after` when it goes on. May be nested: the inner one is first
+    to give the terminal back, and last to take it.
+    """
+    outer = signal.getsignal(signal.SIGTSTP)
+    if threading.current_thread() is not threading.main_thread() or outer in (signal.SIG_IGN, None):
+        yield
+        return
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        before()
+        if callable(outer):
+            outer(signum, frame)
+        else:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTSTP)  # stops here
+        signal.signal(signal.SIGTSTP, stop)
+        after()
+
+    signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, outer)
+
+
+def write_at_once(stream: TextIO | None, text: str) -> None:
+    """Past the buffer, as a signal's handler must: it may have come in the middle of another write."""
+    if stream is None:
+        return
+    try:
+        os.write(stream.fileno(), text.encode())
+    except (OSError, ValueError):
+        return
+
+
+def _cursor_lent() -> AbstractContextManager[None]:
+    """For what hides the cursor on stderr."""
+    stream = sys.stderr
+    return suspendable(lambda: write_at_once(stream, ERASE + SHOW), lambda: write_at_once(stream, HIDE))
+
+
 # Progress: talk.
 
 
@@ -220,7 +272,7 @@ def progress(label: str) -> Iterator[Progress]:
         TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
     )
-    with RichProgress(*columns, console=stderr_console(), expand=True) as bar:
+    with _cursor_lent(), RichProgress(*columns, console=stderr_console(), expand=True) as bar:
         task = bar.add_task(label, total=None)
 
         class Live:
@@ -239,7 +291,7 @@ def status(label: str) -> Iterator[None]:
         return
     label = harmless(label)
     spinner = "dots" if (sys.stderr.encoding or "").lower().startswith("utf") else "line"
-    with stderr_console().status(label, spinner=spinner):
+    with _cursor_lent(), stderr_console().status(label, spinner=spinner):
         yield
 
 

@@ -8,13 +8,25 @@ from __future__ import annotations
 import io
 import json
 import logging
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from lattice_cli.console import PlainProgress, configure_logging, fail, is_live, megabytes, progress, say, status, table
+from lattice_cli.console import (
+    PlainProgress,
+    configure_logging,
+    fail,
+    is_live,
+    megabytes,
+    progress,
+    say,
+    status,
+    suspendable,
+    table,
+)
 from lattice_cli.errors import UsageError
 
 pytestmark = pytest.mark.pure
@@ -206,3 +218,19 @@ def test_importing_the_console_imports_no_rich() -> None:
     code = "import lattice_cli.console, sys; print(any(name.split('.')[0] == 'rich' for name in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_stop_gives_the_terminal_back_from_the_inside_out() -> None:
+    """Ctrl-Z in a load of a chat: the spinner's cursor first, then the line's modes; and back the other way."""
+    done: list[str] = []
+    before = signal.signal(signal.SIGTSTP, lambda signum, frame: done.append("stopped"))
+    try:
+        with (
+            suspendable(lambda: done.append("line"), lambda: done.append("line again")),
+            suspendable(lambda: done.append("spinner"), lambda: done.append("spinner again")),
+        ):
+            for _ in range(2):
+                signal.raise_signal(signal.SIGTSTP)
+    finally:
+        signal.signal(signal.SIGTSTP, before)
+    assert done == ["spinner", "line", "stopped", "line again", "spinner again"] * 2

@@ -35,6 +35,7 @@ from lattice_cli.chat.keys import HarmlessProcessor, Pastes, line_keys
 from lattice_cli.chat.plain_line import SIGN
 from lattice_cli.chat.screen import terminal_size
 from lattice_cli.chat.typed import Typed
+from lattice_cli.console import ERASE, SHOW, suspendable, write_at_once
 from lattice_cli.harmless import harmless
 
 INDENT = " " * len(SIGN)  # goes on a message: easy to leave out of a copy
@@ -106,7 +107,8 @@ class EditedLine:
         self._hold()
         before = signal.signal(signal.SIGCONT, lambda signum, frame: self._hold())  # a shell had the terminal
         try:
-            yield
+            with suspendable(self._release, self._hold):
+                yield
         finally:
             signal.signal(signal.SIGCONT, before)
             self._write(PASTE_OFF)
@@ -115,13 +117,14 @@ class EditedLine:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGCONT, signal.SIG_DFL)
+        before = [(number, signal.signal(number, signal.SIG_DFL)) for number in (signal.SIGCONT, signal.SIGTSTP)]
         self._write(PASTE_OFF)
         termios.tcsetattr(self._fileno, termios.TCSANOW, self._before)
         try:
             yield
         finally:
-            signal.signal(signal.SIGCONT, before)
+            for number, handler in before:
+                signal.signal(number, handler)
             self._hold()
 
     def pump(self) -> None:
@@ -141,6 +144,11 @@ class EditedLine:
 
     def offer(self, words: Words) -> None:
         self._offers.words = words
+
+    def _release(self) -> None:
+        """The terminal as it was, the cursor shown, where a shell goes on: an answer's live rows are drawn again."""
+        write_at_once(self._stream, ERASE + SHOW + PASTE_OFF)
+        termios.tcsetattr(self._fileno, termios.TCSANOW, self._before)
 
     def _hold(self) -> None:
         quiet = termios.tcgetattr(self._fileno)

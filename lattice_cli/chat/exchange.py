@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Protocol
 
 from lattice_cli.chat.actions import Asking
-from lattice_cli.console import say
+from lattice_cli.console import say, suspendable
 from lattice_cli.engine.completion import Completion
 from lattice_cli.engine.worker import Ticket
 from lattice_cli.events import Event, Finished
@@ -36,6 +36,9 @@ class View(Protocol):
 
     def tick(self) -> None:
         """Nothing happened for a moment."""
+
+    def again(self) -> None:
+        """A shell had the terminal in between."""
 
     def end(self) -> None:
         """The answer is over, whole or not."""
@@ -109,7 +112,8 @@ class Exchange:
             say(asking.note, aside=True)
         self._view.begin()
         try:
-            self._follow(asking.ticket, completion)
+            with suspendable(lambda: None, self._view.again):
+                self._follow(asking.ticket, completion)
         finally:
             asking.ticket.cancel()
             self._view.end()

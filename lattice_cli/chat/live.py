@@ -97,6 +97,10 @@ class LiveView:
             self._draw()
             self._next_s = now_s + max(DRAW_EVERY_S, 4 * (self._clock() - now_s))
 
+    def again(self) -> None:
+        """What was shown of the open end is gone: draw it anew."""
+        self._region.lose()
+
     def end(self) -> None:
         """The answer is over: print what is left, leave the cursor on a row of its own below it."""
         self._end_thought(ended=False)

@@ -35,6 +35,9 @@ class Unseen:
     def tick(self) -> None:
         """Nothing to show."""
 
+    def again(self) -> None:
+        """Nothing to redraw."""
+
     def end(self) -> None:
         """Nothing to show."""
 

@@ -54,6 +54,9 @@ class PlainView:
     def tick(self) -> None:
         """Nothing to redraw."""
 
+    def again(self) -> None:
+        """Nothing to redraw."""
+
     def end(self) -> None:
         """One line break, whatever the answer ended with."""
         if self._channel is Channel.REASONING:

@@ -13,7 +13,8 @@ import os
 from collections.abc import Sequence
 from typing import TextIO
 
-HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
+from lattice_cli.console import HIDE, SHOW
+
 BEGIN, END = "\x1b[?2026h", "\x1b[?2026l"  # a frame, shown at once by terminals that know these
 ERASE_RIGHT, ERASE_BELOW = "\x1b[K", "\x1b[J"
 
@@ -24,19 +25,25 @@ class Region:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._shown: list[str] = []
+        self._lost = False
 
     def draw(self, done: Sequence[str], live: Sequence[str]) -> None:
         """Print `done` for good where the region began, and below it the region's new rows.
 
         A done row may be longer than the terminal is wide. Nothing is written when nothing changed.
         """
-        if not done and list(live) == self._shown:
+        if not done and list(live) == self._shown and not self._lost:
             return
+        self._lost = False
         above = ERASE_BELOW + "".join(f"{row}\r\n" for row in done) if done else ""
         below = f"{ERASE_RIGHT}\r\n".join(live) + ERASE_BELOW
         back = f"\x1b[{len(live) - 1}A" if len(live) > 1 else ""
         self._write(f"{BEGIN}{HIDE}\r{above}{below}\r{back}{END}")
         self._shown = list(live)
+
+    def lose(self) -> None:
+        """A shell had the terminal: the region is where the cursor is now, and nothing of it is shown."""
+        self._lost = True
 
     def close(self) -> None:
         """Take the live rows away and show the cursor. Harmless when there is nothing to take away."""

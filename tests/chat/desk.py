@@ -71,6 +71,9 @@ class Watcher:
     def tick(self) -> None:
         self.calls.append("tick")
 
+    def again(self) -> None:
+        self.calls.append("again")
+
     def end(self) -> None:
         self.calls.append("end")
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,6 +53,7 @@ class Talk:
         columns: int = 80,
         rows: int = 24,
         stdout: Path | None = None,
+        command: Sequence[str] = (*LATTICE, "chat"),
         **env: str | None,
     ) -> None:
         self._master, slave = pty.openpty()
@@ -63,7 +64,7 @@ class Talk:
         self._set_size(columns, rows)
         out = stdout.open("wb") if stdout else None
         self.process = subprocess.Popen(
-            [*LATTICE, "chat", *arguments],
+            [*command, *arguments],
             stdin=slave,
             stdout=out or slave,
             stderr=slave,

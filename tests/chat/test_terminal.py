@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import stat
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chat.terminal import Talk, script
+from tests.chat.terminal import LATTICE, Talk, script
 
 pytestmark = pytest.mark.wire
 
@@ -491,3 +492,27 @@ def test_a_terminate_signal_leaves_the_terminal_as_it_was(tmp_path: Path, arrang
         assert talk.ends() == 143
         assert talk.echoes()
         assert talk.terminal.cursor_shown
+
+
+def test_ctrl_z_gives_the_shell_its_terminal_and_fg_goes_on(tmp_path: Path) -> None:
+    """The cursor stayed hidden in the shell when an answer, or a load, was stopped."""
+    chat = shlex.join([*LATTICE, "chat", "--model", script(tmp_path, HANG, HELLO)])
+    bash = ("bash", "--norc", "--noprofile", "-i")
+    with Talk(tmp_path / "home", command=bash, PS1="shell ", HISTFILE="/dev/null") as talk:
+        talk.send(f"{chat}\r")
+        talk.line("hang")
+        talk.sees("Partial answer")
+        talk.until(lambda: not talk.terminal.cursor_shown, "hidden cursor")
+        talk.send("\x1a")
+        talk.until(lambda: "Stopped" in "".join(talk.rows()) and talk.terminal.cursor_shown, "shell with a cursor")
+        talk.send("stty -a | grep -cw echo\r")
+        talk.until(lambda: "1" in talk.rows(), "terminal that echoes")
+        talk.send("fg\r")
+        talk.until(lambda: talk.rows().count("Partial answer") == 1, "answer again")
+        talk.send("\x03")
+        talk.sees("stopped, ")
+        talk.at_prompt()
+        talk.send("\x04")
+        talk.until(lambda: talk.rows()[-1] == "shell", "shell")
+        talk.send("exit\r")
+        assert talk.ends() == 0
