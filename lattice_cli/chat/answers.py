@@ -30,7 +30,8 @@ class Answers:
         self._interrupts = interrupts
 
     def hear(self, begin: Begin) -> bool:
-        """Ask, show and keep. False: nothing was asked, because the window is full and the user wants it so.
+        """Ask, show and keep. False: nothing was asked, because the window is full and the user wants it so; or nothing
+        came but a failure, and the message is to be sent again.
 
         Raises: LatticeError where it cannot be asked.
         """
@@ -38,14 +39,15 @@ class Answers:
         wanted: Begin | None = begin
         while wanted is not None:
             try:
-                self._once(wanted)
-                return True
+                return self._once(wanted)
             except WindowFull as full:
                 wanted = self._offer(full)
         return False
 
-    def _once(self, begin: Begin) -> None:
-        """One answer, partial or whole. Raises: WindowFull and what else asking and keeping raise."""
+    def _once(self, begin: Begin) -> bool:
+        """One answer, partial or whole; False: a failure alone. Raises: WindowFull and what else asking and keeping
+        raise.
+        """
         asking = begin()
         try:
             completion = self._exchange.answer(asking)
@@ -57,6 +59,7 @@ class Answers:
             fail(failed)
         if note := self._talk.keep(asking, completion):
             say(note)
+        return failed is None or bool(completion.answer or completion.reasoning)
 
     def _offer(self, full: WindowFull) -> Begin | None:
         """What the user wants done about a full window; None: nothing."""

@@ -35,13 +35,15 @@ from lattice_cli.chat.keys import HarmlessProcessor, Pastes, line_keys
 from lattice_cli.chat.plain_line import SIGN
 from lattice_cli.chat.screen import terminal_size
 from lattice_cli.chat.typed import Typed
-from lattice_cli.console import ERASE, SHOW, suspendable, write_at_once
+from lattice_cli.chat.wrap import cells
+from lattice_cli.console import ERASE, SHOW, say, suspendable, write_at_once
 from lattice_cli.harmless import harmless
 
 INDENT = " " * len(SIGN)  # goes on a message: easy to leave out of a copy
 PASTE_ON, PASTE_OFF = "\x1b[?2004h", "\x1b[?2004l"
 READS_A_PUMP = 256  # of 1 kB each
 MENU_ROWS = 9
+ROOM_ROWS = 9  # above a message that comes back: why it does
 
 
 class EditedLine:
@@ -82,6 +84,9 @@ class EditedLine:
 
     def read(self, draft: str = "") -> Typed:
         self._pastes.clear()
+        if self._rows(draft) > _size(self._stream).rows - ROOM_ROWS:
+            say("the message is too long to stand on the line again; Up brings it back")
+            draft = ""
         try:
             text = self._session.prompt(default=draft, handle_sigint=False)
         finally:
@@ -89,6 +94,10 @@ class EditedLine:
         shown = harmless(text.expandtabs(4)).replace("\n", "\n" + INDENT)
         self._write(f"\n\x1b[1m{SIGN}\x1b[0m{shown}\n")  # whole, however tall: the editor showed a window's worth
         return self._pastes.typed(text)
+
+    def _rows(self, text: str) -> int:
+        width = max(1, _size(self._stream).columns - len(SIGN))
+        return sum(1 + cells(line) // width for line in text.expandtabs(4).split("\n"))
 
     def choose(self, question: str, keys: str) -> str:
         self.pump()

@@ -15,11 +15,14 @@ from lattice_cli.chat.attach import at_words
 from lattice_cli.chat.typed import Typed, block_open
 from lattice_cli.harmless import STEERING
 
+MOST_SENT = 20  # pasted messages that are known when they come back
+
 
 class Pastes:
     """What was pasted into the line that is being edited."""
 
     def __init__(self) -> None:
+        self._sent: dict[str, Typed] = {}
         self.clear()
 
     def clear(self) -> None:
@@ -34,8 +37,15 @@ class Pastes:
             self._first = text.rstrip("\n")
 
     def typed(self, text: str) -> Typed:
-        """The finished line, with what is known of its pastes."""
-        return Typed(text, bool(self._first) and text.startswith(self._first), self._plain)
+        """The finished line, with what is known of its pastes. One that comes back, because it could not be sent or by
+        Up, is what it was.
+        """
+        line = Typed(text, bool(self._first) and text.startswith(self._first), self._plain)
+        if line.pasted or line.plain:
+            self._sent[text] = line
+            for oldest in [*self._sent][:-MOST_SENT]:
+                del self._sent[oldest]
+        return self._sent.get(text, line)
 
 
 class HarmlessProcessor(Processor):

@@ -74,8 +74,13 @@ class PlainLine:
                 if not more:
                     break
                 data += more
+        except KeyboardInterrupt:
+            self._say("\n")  # what is said next does not stand behind `^C`
+            raise
         finally:
             signal.signal(signal.SIGINT, before)
+        if not data:
+            self._say("\n")
         return decoded(data, "the line")
 
     def _say(self, text: str) -> None:

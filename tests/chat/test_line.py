@@ -158,3 +158,12 @@ def test_what_was_typed_before_a_question_is_no_answer_to_it_and_not_lost() -> N
         shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stream.getvalue())
         assert "is wide, do you\r\nmean?" in shown
         assert line.read() == Typed("drop this")
+
+
+def test_a_pasted_message_that_comes_back_is_still_a_pasted_one() -> None:
+    """Report 122: sent again, its `@words` named files and its first line might have been a command."""
+    text = "/system @notes\nof mine"
+    with keyboard() as (line, _, pipe):
+        for keys, draft in ((PASTE.format(text) + "\r", ""), ("\r", text), ("\x1b[A\r", "")):
+            pipe.send_text(keys)  # type: ignore[attr-defined]
+            assert line.read(draft) == Typed(text, pasted=True, plain=frozenset({"@notes"}))

@@ -263,6 +263,32 @@ def test_what_is_typed_ahead_is_not_in_the_answer_and_is_sent_after_it(tmp_path:
         assert [row for row in rows if row.startswith(">")] == ["> slow", "> ECHO", "> half"]
 
 
+def test_a_message_that_nothing_came_of_but_a_failure_is_on_the_line_again(tmp_path: Path) -> None:
+    """A server that was away for a moment: the message was gone from line and talk, and nothing said so."""
+    model = script(tmp_path, {"when": "dead", "tokens": ["never"], "raise_at": 0}, HELLO)
+    with Talk(tmp_path / "home", "--model", model) as talk:
+        talk.line("dead")
+        talk.sees("error: generation failed")
+        talk.until(lambda: talk.rows()[-1] == "> dead", "the message again")
+        talk.send("\x15Hi")
+        talk.enter()
+        talk.sees("Hello there.")
+
+
+def test_why_a_tall_message_was_not_sent_can_be_seen(tmp_path: Path) -> None:
+    """A paste of 5,000 lines that did not fit: it filled the window again, and the sentence was above it."""
+    with opened(tmp_path) as talk:
+        talk.at_prompt()
+        talk.paste("\n".join(f"row {i} of a long paste" for i in range(200)))
+        talk.sees("row 199")
+        talk.enter()
+        talk.sees("there is no room for an answer")
+        talk.until(lambda: talk.rows()[-1] == ">", "empty line")
+        assert "Up brings it back" in "\n".join(talk.rows()[-4:])
+        talk.send("\x1b[A")
+        talk.until(lambda: talk.rows()[-1] == "  row 199 of a long paste", "the message")
+
+
 def test_what_is_typed_after_a_stop_and_fg_is_kept_too(tmp_path: Path) -> None:
     """Ctrl-Z, and the shell gives the terminal back in its own mode, in which nothing arrives before Enter."""
     with opened(tmp_path) as talk:
@@ -361,7 +387,7 @@ def test_a_block_and_a_double_slash(tmp_path: Path) -> None:
 @pytest.mark.parametrize("times", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_a_prompt_over_the_window_is_refused_with_both_numbers_and_the_chat_goes_on(tmp_path: Path, times: int) -> None:
     """Report 95: a long session to the limit, again and again, then a normal message."""
-    with opened(tmp_path) as talk:
+    with opened(tmp_path, rows=40) as talk:
         for number in range(times):
             talk.line("long " + "x" * 2000)
             talk.sees("hint: send a shorter message", number + 1)
