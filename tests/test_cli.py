@@ -10,6 +10,7 @@ import os
 import resource
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from lattice_cli.options import LogFormat, LogLevel, choose_logging
 pytestmark = pytest.mark.wire
 
 LATTICE = [sys.executable, "-m", "lattice_cli"]
+PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 HEAVY = {
     "mlx",
     "mlx_lm",
@@ -129,6 +131,24 @@ def test_what_other_tools_call_a_command_is_answered_with_its_name_here(argument
     done = lattice(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert meant in done.stderr
+
+
+INTERRUPTED = """
+import sys
+class Key:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lattice_cli.cli":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Key())
+"""
+
+
+def test_ctrl_c_while_the_commands_are_loaded_ends_without_a_traceback() -> None:
+    """In the first tenth of a second it left twenty lines of one."""
+    module, _, function = tomllib.loads(PYPROJECT.read_text())["project"]["scripts"]["lattice"].partition(":")
+    code = f"{INTERRUPTED}\nfrom {module} import {function}\nsys.exit({function}())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def failing(error: BaseException) -> typer.Typer:
