@@ -15,7 +15,7 @@ import msgspec
 
 from lattice_cli.address import Address, read_address
 from lattice_cli.chat.remote_errors import unreachable, wrong_status
-from lattice_cli.errors import RemoteFailed, UsageError
+from lattice_cli.errors import LatticeError, RemoteFailed, UsageError
 
 LIST_TIMEOUT_S = 20.0
 # Where servers say how long a context may be: vLLM and SGLang, LM Studio, OpenRouter and others, llama-server.
@@ -44,11 +44,12 @@ class Server:
         known = {"content-type": "application/json", "user-agent": "lattice-cli"}
         return known | ({"authorization": f"Bearer {self.api_key}"} if self.api_key else {})
 
-    def read(self, path: str) -> Any:
-        """The JSON at a path. Blocks. Raises: RemoteFailed."""
+    def read(self, path: str, body: Any = None) -> Any:
+        """The JSON at a path, or what is answered to a `body`. Blocks. Raises: RemoteFailed."""
         connection = self.address.connect(LIST_TIMEOUT_S)
         try:
-            connection.request("GET", path, headers=self.headers())
+            sent = None if body is None else msgspec.json.encode(body)
+            connection.request("GET" if sent is None else "POST", path, sent, self.headers())
             response = connection.getresponse()
             body = response.read()
         except (OSError, http.client.HTTPException) as error:
@@ -98,10 +99,14 @@ def _window(server: Server, entry: Mapping[str, Any]) -> int | None:
     for key in WINDOW_KEYS:
         if isinstance(entry.get(key), int) and entry[key] > 1:
             return int(entry[key])
-    if entry.get("owned_by") == "llamacpp":  # its list tells what the model was trained for, not what is served
-        try:
-            told = server.read(f"{server.address.prefix}/props")["default_generation_settings"]["n_ctx"]
-        except (RemoteFailed, KeyError, TypeError):
-            return None
-        return told if isinstance(told, int) and told > 1 else None
-    return None
+    try:
+        match entry.get("owned_by"):
+            case "llamacpp":  # its list tells what the model was trained for, not what is served
+                told = server.read(f"{server.address.prefix}/props")["default_generation_settings"]["n_ctx"]
+            case "lattice":  # our own list has the four fields that every client knows
+                told = server.read(f"{server.address.prefix}/tokenize", {"prompt": "a"})["max_model_len"]
+            case _:
+                return None
+    except (LatticeError, KeyError, TypeError):
+        return None
+    return told if isinstance(told, int) and told > 1 else None

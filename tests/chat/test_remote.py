@@ -471,6 +471,7 @@ def test_our_own_server_is_talked_to() -> None:
     replies = [told, HANG, {"tokens": ["<think>", "Hm.", "</think>", "\n\nYes", "."]}]
     with served(replies, think=["<think>", "</think>"]) as server:
         talk = Talk(open_remote(read_server(server.url, None), None), manner=Manner().having(top_k=3, stop=["END"]))
+        assert talk.partner.context_tokens == 4096
         completion, note = heard(talk, talk.ask("Hi"))
         assert (completion.reasoning, completion.answer, note) == ("Hm.", "Yes.", None)
         assert completion.finished is not None
