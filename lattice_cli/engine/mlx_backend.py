@@ -190,7 +190,7 @@ class MlxBackend:
             now_s=self._began_s,
             waiting=len(self._prompts),
         )
-        return self._prompts.choose(chunk) if chunk else []
+        return self._prompts.choose(chunk, self._pace.row_tokens) if chunk else []
 
     def _read(self, chosen: list[Portion]) -> list[Progress | Emitted]:
         """One chunk over all rows in prefill."""

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     Watch = Callable[[Backend], Backend]
 
 CHUNK_TOKENS = 512
-# PERF: on an NVIDIA GPU a chunk costs the host 8 ms whatever its length (some 600 launches), and Qwen3.5-0.8B's network
-# reads 34,000 tok/s in chunks of 1 x 512, 43,000 of 1 x 2,048 and 111,000 of 8 x 512 (docs/log.md). So chunks are long
-# beside replies, too, and rare: a reply pauses for some 25 ms.
-GPU_CHUNK_TOKENS, GPU_FEWEST_TOKENS, GPU_SPACING_TOKENS = 2048, 2048, 1024
+# PERF: on an NVIDIA GPU a chunk costs the host 5 ms whatever its length (some 280 launches), and Qwen3.5-0.8B's network
+# reads 84,000 tok/s in chunks of 1 x 512, 142,000 of 1 x 2,048 and 202,000 of 8 x 512 (docs/log.md). So chunks are long
+# beside replies, too, and rare: a reply pauses for some 15 ms. A row has no more of one than ROW_TOKENS (pace.py).
+GPU_CHUNK_TOKENS, GPU_FEWEST_TOKENS, GPU_SPACING_TOKENS = 8192, 2048, 1024
 # PERF: mlx's own attention on a CPU computes chunk x context exponentials at 10 ns each, so short chunks read
 # smollm2-135m's prompt of 430 tokens 8% faster. The native kernels want long ones: 1,270 tok/s against 770.
 SLOW_CPU_CHUNK_TOKENS = 128

@@ -32,6 +32,7 @@ LONE_STEPS = 16.0
 FEWEST_TOKENS = 3
 STEPS_AT_ONCE = 8  # are measured
 MOST_OWED_STEPS = 30.0
+ROW_TOKENS = 2048  # of a chunk: mlx's attention on a GPU has a number in memory for each pair of them and the context
 FIRST_TOKENS = 64  # before anything was measured
 
 
@@ -48,6 +49,11 @@ class Pace:
         self._saved = SAVED_STEPS  # steps that prompts may still take beside replies
         self._weight = 1.0  # how many times more prompts have of a step now
         self._crowd_until_s = float("-inf")
+
+    @property
+    def row_tokens(self) -> int | None:
+        """How much of a chunk one row may have; None: all of it."""
+        return None if self._fixed else ROW_TOKENS
 
     def met(self, now_s: float) -> None:
         """A request came while another was there."""

@@ -62,19 +62,22 @@ class PromptBatch:
         if stem.read:
             self._lanes += stem.branch()
 
-    def choose(self, chunk: int) -> list[Portion]:
-        """What the next pass should read of which rows. The shortest rest comes first; after `PATIENCE` such chunks
-        one goes to who has waited longest, so that long prompts get on too. Where a prompt ends with this chunk, no
-        other is begun for the sake of a full one: somebody waits for its first token.
+    def choose(self, chunk: int, row_tokens: int | None = None) -> list[Portion]:
+        """What the next pass should read of which rows, at most `row_tokens` of each. The shortest rest comes first;
+        after `PATIENCE` such chunks one goes to who has waited longest, so that long prompts get on too. Where a prompt
+        ends with this chunk, no other is begun for the sake of a full one: somebody waits for its first token. Nor is
+        one begun for a piece of what it could have where rows are padded to the longest.
         """
         chosen: list[Portion] = []
         room = chunk
         lanes = [lane for lane in self._lanes if lane.remaining > 0 and lane.leader is None]
         turn = self._passes == PATIENCE
         for lane in sorted(lanes, key=lambda lane: (-lane.waited if turn else 0, self._rest(lane))):
-            count = min(room, lane.remaining, self._to_cut(lane))
+            piece = min(lane.remaining, self._to_cut(lane), row_tokens or chunk)
+            count = min(room, piece)
             ends = any(one.count == one.lane.remaining for one in chosen)
-            if count == 0 or (chosen and not _ragged(lane)) or (ends and count < lane.remaining):
+            waits = chosen and (not _ragged(lane) or (count < piece and not _joined(lane)))
+            if count == 0 or waits or (ends and count < lane.remaining):
                 lane.waited += 1
                 continue
             chosen.append(Portion(lane, count))
@@ -230,3 +233,7 @@ def _add_cut(lane: Lane, cut: int) -> None:
 
 def _ragged(lane: Lane) -> bool:
     return isinstance(lane.caches[0], DecoderState)
+
+
+def _joined(lane: Lane) -> bool:
+    return bool(getattr(lane.caches[0], "joins", False))

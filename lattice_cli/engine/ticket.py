@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lattice_cli.engine.mailbox import Mailbox
 from lattice_cli.events import CallPart, Event, Failed, Finished, Piece, Scored
 from lattice_cli.job import Job, ScoreJob
 
@@ -65,7 +66,7 @@ class Ticket:
     ) -> None:
         self.jobs = tuple(jobs)
         self._send = send
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._events: Mailbox[Event] = Mailbox()
         self._unread_ends = len(self.jobs)
         self._most_unread_bytes = unread_bytes
         self._delivered_bytes = 0  # changed by the worker only
@@ -89,7 +90,7 @@ class Ticket:
         if self.done:
             return None
         try:
-            event = self._events.get(timeout=timeout_s)
+            event = self._events.get(timeout_s)
         except queue.Empty:
             return None
         self._read_bytes += weight_bytes(event)

@@ -17,6 +17,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from lattice_cli.engine.desk import Desk
+from lattice_cli.engine.mailbox import Mailbox
 from lattice_cli.engine.prefix_kept import CacheStats
 from lattice_cli.engine.ticket import Cancel, Message, Stop, Submit, Ticket, new_job_id
 from lattice_cli.engine.waiting_room import WaitingRoom
@@ -57,7 +58,7 @@ class EngineWorker:
     ) -> None:
         self._opener = opener
         self._room = WaitingRoom(settings.max_rows + settings.max_pending)
-        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._inbox: Mailbox[Message] = Mailbox()
         self._lock = threading.Lock()  # guards state together with what may still be put into the inbox
         self._settled = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -190,7 +191,7 @@ class EngineWorker:
         wait_s = desk.ready_in_s()
         while True:
             try:
-                message = self._inbox.get_nowait() if wait_s == 0 else self._inbox.get(timeout=wait_s)
+                message = self._inbox.get(wait_s)
             except queue.Empty:
                 return True
             if isinstance(message, Stop):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ log = logging.getLogger("lattice.kernels")
 _ATTRIBUTES = {"multiprocessors": 16, "shared_bytes": 97, "major": 75, "minor": 76}  # CUdevice_attribute
 _KEPT_BYTES = 1024  # of shared memory, which the system takes of each block
 _LEAST_CAPABILITY = (8, 0)  # asynchronous copies, and bfloat16 in tensor cores
-_MOST_ERROR = 0.15  # of one token's logits beside mlx-lm's, which are in 16 bits, too; a wrong kernel is far off
+# How far logits may be from mlx-lm's, as a share of their size: so many times as far as mlx-lm's are from each other
+# when its rounding differs, and some more. Deep networks of random weights have 20% of that, trained ones 1 or 2.
+_MOST_TIMES, _MORE = 2.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +74,9 @@ def keep_compiled(gpu: Gpu | None, folder: Path, say: Callable[[str], object]) -
         log.info("%s; mlx compiles the kernels, in every process", reason)
 
 
-def fuse_checked(network: Any, gpu: Gpu | None, caches: list[Any]) -> str | None:
-    """Fuse a network's steps and compare one with mlx-lm's own, which gets its fresh `caches`; None, or why the network
-    stays as it was.
+def fuse_checked(network: Any, gpu: Gpu | None, caches: Sequence[list[Any]]) -> str | None:
+    """Fuse a network's steps and compare some with mlx-lm's own, which gets fresh `caches` (two of them); None, or why
+    the network stays as it was.
 
     Cost: the compiler's, up to a minute at the first start with a network of this shape; then about a second.
     """
@@ -89,34 +91,42 @@ def fuse_checked(network: Any, gpu: Gpu | None, caches: list[Any]) -> str | None
     if reason is not None:
         return reason
     try:
-        error = _error_beside(network, kind, caches)
+        error, allowed = _errors(network, kind, caches)
         network.warm()
     except (RuntimeError, ValueError) as failure:
         network.__class__ = kind
         log.debug("a fused step failed", exc_info=failure)
         return f"the steps are not fused: {str(failure).splitlines()[0]}"
-    if not error < _MOST_ERROR:  # also where it is no number
+    if not error < allowed:  # also where one is no number
         network.__class__ = kind
-        return f"the steps are not fused: they differ from mlx-lm's by {error:.0%}"
+        return f"the steps are not fused: they differ from mlx-lm's by {error:.1%}, more than rounding explains"
     log.info("fused steps on the GPU, %.2g beside mlx-lm's", error)
     return None
 
 
-def _error_beside(network: Any, kind: Any, caches: list[Any]) -> float:
-    """How far the logits after three tokens are from mlx-lm's, as a share of their size; two of the tokens are read in
-    steps and as a prompt, whichever is worse.
+def _errors(network: Any, kind: Any, caches: Sequence[list[Any]]) -> tuple[float, float]:
+    """How far the logits after three tokens are from mlx-lm's, as a share of their size, and how far they may be. Two
+    of the tokens are read in steps and as a prompt; the worse counts.
     """
     import mlx.core as mx
 
     ids = mx.array([[1, 2, 3]], dtype=mx.uint32)
+    holder = getattr(network, "language_model", network)
+    embedded = holder.model.embed_tokens(ids)
+    nudge = mx.where(mx.random.bernoulli(0.5, embedded.shape, key=mx.random.key(1)), 1.0, -1.0)
+    nudged = embedded + (embedded * nudge * mx.finfo(embedded.dtype).eps).astype(embedded.dtype)
     # Token by token: mlx compiles products of quantized weights with several rows for most of a minute.
-    theirs, *_ = [kind.__call__(network, ids[:, at : at + 1], cache=caches) for at in (0, 1, 2)][::-1]
+    for at in range(3):
+        now = ids[:, at : at + 1]
+        theirs = kind.__call__(network, now, cache=caches[0])[0, -1].astype(mx.float32)
+        other = kind.__call__(network, now, cache=caches[1], input_embeddings=nudged[:, at : at + 1])
     found = []
     for chunks in ((1, 1, 1), (2, 1)):
         cache, at = network.make_cache(), 0
         for count in chunks:
             ours = network(ids[:, at : at + count], cache=cache)
             at += count
-        gap: Any = mx.linalg.norm(ours[0, -1].astype(mx.float32) - theirs[0, -1].astype(mx.float32))
-        found.append(gap / mx.linalg.norm(theirs[0, -1].astype(mx.float32)))
-    return float(mx.stack(found).max())
+        found.append(mx.linalg.norm(ours[0, -1].astype(mx.float32) - theirs))
+    rounding = mx.linalg.norm(other[0, -1].astype(mx.float32) - theirs)
+    size = mx.linalg.norm(theirs)
+    return float(mx.stack(found).max() / size), float(_MOST_TIMES * rounding / size + _MORE)

@@ -19,7 +19,7 @@ from lattice_cli.kernels.cuda_source import CudaKernel
 Array = Any  # mlx.core.array: this file must be importable without mlx
 
 _FIRST, _FIRST_BYTES = 16, 256 << 20  # at most, of a new pool
-_MORE_BYTES = 512 << 20  # by which a pool grows at most, unless that is not one piece
+_MORE_BYTES, _MORE_SHARE = 512 << 20, 4  # a pool doubles up to so much more, then grows by one part in so many
 _DEVICE_SHARE = 0.95  # of the GPU's memory, that pools may take with everything else
 MARK_NUMBERS = 64  # more than 8 bytes: mlx keeps smaller arrays in the host's memory
 MARKED = "if (k::block_index() == 0 && k::thread_index() < 64) marked[k::thread_index()] = 0;\n"
@@ -70,7 +70,7 @@ class Pool:
 
         mx.eval(mark)
         count = int(self.array.shape[0])
-        more = max(1, min(count, _MORE_BYTES // self.piece_bytes))
+        more = max(1, min(count, max(_MORE_BYTES // self.piece_bytes, count // _MORE_SHARE)))
         whole = (count + more, self.numbers)
         if has_room((count + more) * self.piece_bytes):
             self.array = mx.concatenate([self.array, mx.zeros((more, self.numbers), dtype=self._dtype)])

@@ -166,7 +166,7 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
         if native.gpu:
             from lattice_cli.kernels import cuda_gpu
 
-            if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu(), make_caches(network)):
+            if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu(), [make_caches(network) for _ in range(2)]):
                 log.info("%s", reason)
                 note = f"decoding is as fast as mlx-lm's, not faster: {reason}"
     return (note,) if note else ()

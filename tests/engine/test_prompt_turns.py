@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from lattice_cli.engine.engine import Engine
+from lattice_cli.engine.lane import Lane
 from lattice_cli.engine.mlx_backend import MlxBackend
 from lattice_cli.engine.pace import Pace
-from lattice_cli.engine.prefill import PATIENCE
+from lattice_cli.engine.prefill import PATIENCE, PromptBatch
+from lattice_cli.engine.prefix import PrefixCache
 from lattice_cli.events import Event, Finished, Piece, Prefilled
+from lattice_cli.kernels.state import DecoderState
 from lattice_cli.model.upstream import file_limit_kept
 from lattice_cli.settings import EngineSettings
 from tests.engine.test_backend import CARD, GREEDY, job
@@ -114,3 +117,25 @@ def test_chunks_follow_the_pace_while_a_stream_runs(network: Any) -> None:
     assert len(chunks) > len(LONG) / 64
     assert chunks[-1] == len(LONG)
     engine.close()
+
+
+@pytest.mark.parametrize(
+    ("joins", "row_tokens", "chosen"),
+    [
+        (True, 25, [25, 25, 25, 15]),  # rows of any lengths are one pass
+        (False, 25, [25, 25, 25]),  # fifteen of one row would be padded to 25
+        (True, 18, [18] * 5),
+        (False, 18, [18] * 5),
+        (True, None, [30] * 3),  # three prompts end: nobody else's is begun
+    ],
+)
+def test_a_chunk_is_shared_among_rows_without_padding(joins: bool, row_tokens: int | None, chosen: list[int]) -> None:
+    class Native:
+        def Sequence(self, _shape: object) -> object:
+            return object()
+
+    Native.joins = joins  # type: ignore[attr-defined]
+    batch = PromptBatch(None, lambda: [DecoderState(Native(), None)], PrefixCache())
+    for number in range(6):
+        batch.add(Lane(str(number), list(range(31)), lambda logits: logits, [], []))
+    assert [portion.count for portion in batch.choose(90, row_tokens)] == chosen

@@ -331,13 +331,16 @@ def test_a_step_that_is_wrong_is_not_used(emulator: None, monkeypatch: pytest.Mo
     network = llama()
     network.set_dtype(mx.bfloat16)
     kind = type(network)
-    assert cuda_gpu.fuse_checked(network, gpu, make_caches(network)) is None and type(network) is not kind
+    assert (
+        cuda_gpu.fuse_checked(network, gpu, [make_caches(network) for _ in range(2)]) is None
+        and type(network) is not kind
+    )
 
     network = llama()
     network.set_dtype(mx.bfloat16)
     right = cuda_layout.turns_of
     monkeypatch.setattr(cuda_layout, "turns_of", lambda *given: right(*given) + 1)
-    reason = cuda_gpu.fuse_checked(network, gpu, make_caches(network))
+    reason = cuda_gpu.fuse_checked(network, gpu, [make_caches(network) for _ in range(2)])
     assert reason is not None and "differ from mlx-lm's" in reason and type(network) is kind
 
 
