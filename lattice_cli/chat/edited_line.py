@@ -84,7 +84,8 @@ class EditedLine:
 
     def read(self, draft: str = "") -> Typed:
         self._pastes.clear()
-        if self._rows(draft) > _size(self._stream).rows - ROOM_ROWS:
+        rows = _size(self._stream).rows
+        if self._rows(draft) > max(rows - ROOM_ROWS, rows // 3, 1):
             say("the message is too long to stand on the line again; Up brings it back")
             draft = ""
         try:

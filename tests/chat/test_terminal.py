@@ -289,6 +289,14 @@ def test_why_a_tall_message_was_not_sent_can_be_seen(tmp_path: Path) -> None:
         talk.until(lambda: talk.rows()[-1] == "  row 199 of a long paste", "the message")
 
 
+def test_a_short_message_comes_back_in_a_low_window_too(tmp_path: Path) -> None:
+    model = script(tmp_path, {"when": "dead", "tokens": ["never"], "raise_at": 0}, HELLO)
+    with Talk(tmp_path / "home", "--model", model, rows=6) as talk:
+        talk.line("dead")
+        talk.until(lambda: talk.rows()[-1] == "> dead" and "failed" in talk.rows()[-3], "the message again")
+        assert "Up brings it back" not in "".join(talk.rows())
+
+
 def test_what_is_typed_after_a_stop_and_fg_is_kept_too(tmp_path: Path) -> None:
     """Ctrl-Z, and the shell gives the terminal back in its own mode, in which nothing arrives before Enter."""
     with opened(tmp_path) as talk:
