@@ -11,6 +11,7 @@ Thread: any
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -33,6 +34,7 @@ from lattice_cli.manage.quantize import quantize_command
 from lattice_cli.serve.command import serve_command
 
 log = logging.getLogger("lattice.cli")
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 app = typer.Typer(
     name="lattice",
     cls=Group,
@@ -87,6 +89,9 @@ def run(arguments: Sequence[str], commands: typer.Typer = app) -> int:
         return 141
     except Exception as error:
         log.debug("the error in full", exc_info=True)
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            fail(no_room(error))
+            return 1
         fail(
             LatticeError(
                 f"this is a bug in lattice {__version__}: {type(error).__name__}: {error}",
@@ -103,6 +108,15 @@ def main() -> int:
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
-        except BrokenPipeError:
+        except OSError as error:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if not isinstance(error, BrokenPipeError) and status == 0:
+                fail(no_room(error))
+                return 1
     return status
+
+
+def no_room(error: OSError) -> LatticeError:
+    """A disk that is full, or a file that may not grow: nobody's bug."""
+    where = f"`{error.filename}`" if error.filename else "the output"
+    return LatticeError(f"{where} could not be written: {error.strerror}")

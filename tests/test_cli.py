@@ -249,3 +249,14 @@ def test_a_commands_log_option_leaves_the_other_as_it_was(
 
     assert run([*before, "serve", *after], commands) == 0
     assert seen == [expected]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a Linux device")
+@pytest.mark.parametrize("arguments", [("models",), ("models", "--json"), ("--version",), ("--help",)])
+def test_a_disk_that_is_full_is_no_bug_of_ours(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    """`lattice models > file` on a full disk asked people to report a bug."""
+    with Path("/dev/full").open("w") as full:
+        environment = {**os.environ, "LATTICE_HOME": str(tmp_path)}
+        command = [*LATTICE, *arguments]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (1, "error: the output could not be written: No space left on device\n")
