@@ -6,6 +6,7 @@ Thread: any
 from __future__ import annotations
 
 import re
+import ssl
 
 import msgspec
 
@@ -19,9 +20,15 @@ UNREACHABLE, REFUSED = "unreachable", "refused"  # codes: there is no connection
 def unreachable(host: str, error: Exception) -> RemoteFailed:
     """Why there is no connection, or none any more."""
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    hint = "is the server running?"
     if isinstance(error, TimeoutError):
         reason = "it does not answer in time"
-    return RemoteFailed(f"`{host}` cannot be reached: {reason}", hint="is the server running?", code=UNREACHABLE)
+    elif isinstance(error, ssl.SSLCertVerificationError):
+        reason = f"its certificate is not trusted, {getattr(error, 'verify_message', reason)}"
+        hint = "`SSL_CERT_FILE` names a file of certificates to trust"
+    elif isinstance(error, ssl.SSLError):
+        reason, hint = "what answers there is no https", "`http://`, without the s?"
+    return RemoteFailed(f"`{host}` cannot be reached: {reason}", hint=hint, code=UNREACHABLE)
 
 
 def wrong_status(host: str, status: int, body: bytes) -> LatticeError:

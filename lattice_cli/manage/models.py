@@ -166,7 +166,18 @@ def models_rm(name: str, home: Home, *, yes: bool = False) -> None:
 def _agreed(question: str) -> bool:
     if not console.is_terminal(sys.stdin):
         raise UsageError("there is no terminal to ask at", hint="add `--yes` to remove without asking")
-    return typer.confirm(question, err=True)
+    while True:
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        try:
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            sys.stderr.write("\n")
+            raise
+        if not answer:  # Ctrl-D
+            sys.stderr.write("\n")
+        if answer.strip().lower() in ("", "y", "yes", "n", "no"):
+            return answer.strip().lower().startswith("y")
 
 
 # The commands.

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +22,7 @@ from lattice_cli.chat.manner import Manner
 from lattice_cli.chat.opening import Loader
 from lattice_cli.chat.partner import Question
 from lattice_cli.chat.remote import RemotePartner, open_remote
-from lattice_cli.chat.remote_errors import said_in
+from lattice_cli.chat.remote_errors import said_in, unreachable
 from lattice_cli.chat.remote_server import Offer, read_server
 from lattice_cli.chat.session import Session
 from lattice_cli.chat.window import WindowFull
@@ -332,6 +333,18 @@ def test_a_server_without_a_list_is_asked_by_name(how: dict[str, Any]) -> None:
         talk = Talk(partner(server, "named"))
         assert heard(talk, talk.ask("Hi"))[0].answer == "x"
         assert server.asked[0]["model"] == "named"
+
+
+def test_what_goes_wrong_with_https_is_told_in_words() -> None:
+    """`[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)`, and "is the server running?"."""
+    with foreign() as server, pytest.raises(RemoteFailed, match="what answers there is no https") as plain:
+        open_remote(read_server(server.url.replace("http:", "https:"), None), None)
+    assert plain.value.hint == "`http://`, without the s?"
+    untrusted = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")
+    untrusted.verify_message = "self-signed certificate"
+    told = unreachable("box:443", untrusted)
+    assert told.message == "`box:443` cannot be reached: its certificate is not trusted, self-signed certificate"
+    assert told.hint is not None and "`SSL_CERT_FILE`" in told.hint
 
 
 def test_nobody_listening_is_one_sentence() -> None:

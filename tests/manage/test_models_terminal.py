@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.chat.terminal import LATTICE, Talk
+
 pytestmark = [pytest.mark.wire, pytest.mark.timeout(60)]
 
 
@@ -43,3 +45,20 @@ def test_sixty_columns_are_enough(tmp_path: Path) -> None:
         "qwen3.5-2b    lattice pull qwen3.5-2b",
         "qwen3.5-4b    lattice pull qwen3.5-4b",
     ]
+
+
+@pytest.mark.parametrize(("key", "status", "said"), [("\x03", 130, ""), ("\x04", 0, "nothing"), ("\r", 0, "nothing")])
+def test_a_question_that_is_not_answered_removes_nothing(tmp_path: Path, key: str, status: int, said: str) -> None:
+    """Report 125: Ctrl-C and Ctrl-D said `Aborted!`, on the question's own row, and ended with status 1."""
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    command = (*LATTICE, "models", "rm", "mine")
+    with Talk(tmp_path, command=command, columns=200, LATTICE_MODEL_CACHE=None) as talk:
+        talk.sees("[y/N]")
+        talk.send("perhaps\r")
+        talk.sees("[y/N]", 2)
+        talk.send(key)
+        assert talk.ends() == status
+        assert ("nothing was removed" in talk.rows()) == bool(said)
+        assert "Aborted" not in "".join(talk.rows())
+        assert sum(row.startswith("remove `") for row in talk.rows()) == 2
+    assert (tmp_path / "models" / "mine").is_dir()
