@@ -133,6 +133,7 @@ def writer(path: Path, name: str, turns: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.wire
 def test_two_processes_write_at_once(path: Path) -> None:
     """Neither blocks the other nor loses a turn. Both also make the file, at the same moment."""
     both = [writer(path, name, 30) for name in ("a", "b")]
@@ -143,6 +144,7 @@ def test_two_processes_write_at_once(path: Path) -> None:
     assert [one.messages for one in listed] == [30, 30]
 
 
+@pytest.mark.wire
 @pytest.mark.parametrize("turns", [0, 1, 5, 12])
 def test_a_killed_process_loses_the_running_turn_at_most(path: Path, turns: int) -> None:
     """`kill -9` at some moment after a turn was said to be saved: it is there, and the file is whole."""
