@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,18 @@ HOMES = {
 THREAD_LINE = re.compile(r"\nThread: (any|worker|request)( \(.*\))?\Z")
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All statements, nested ones too. PERF: a third of the time of ast.walk, which looks into expressions too."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inside in getattr(tree, part, ()):
+            yield inside
+            yield from statements(inside)
+
+
 def imports(tree: ast.AST) -> set[str]:
     """Every module that may be meant: `from a import b` is `a` and `a.b`; lazy and typing imports count."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -116,6 +125,13 @@ def test_every_module_stands_on_a_floor() -> None:
         ("errors", "from lattice_cli.settings import Home"),
         ("serve.exchange", "from lattice_cli.engine.row import Row"),
         ("serve.exchange", "from lattice_cli.engine import scheduler"),
+        ("errors", "try:\n    pass\nexcept OSError:\n    import mlx"),
+        ("errors", "if True:\n    pass\nelse:\n    with open(''):\n        import mlx"),
+        ("errors", "try:\n    pass\nfinally:\n    for x in ():\n        pass\n    else:\n        import mlx"),
+        (
+            "errors",
+            "class A:\n    async def f(self):\n        match 1:\n            case 1:\n                import mlx",
+        ),
     ],
 )
 def test_a_planted_violation_is_caught(name: str, line: str) -> None:

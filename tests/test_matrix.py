@@ -77,9 +77,8 @@ def test_every_proof_exists() -> None:
 
 
 @pytest.mark.pure
-@pytest.mark.parametrize("row", ROWS)
-def test_every_capability_of_the_followed_matrix_has_a_row(row: str) -> None:
-    assert f"\n| {row} |" in TEXT
+def test_every_capability_of_the_followed_matrix_has_a_row() -> None:
+    assert [row for row in ROWS if f"\n| {row} |" not in TEXT] == []
 
 
 @pytest.mark.pure

@@ -48,9 +48,17 @@ def write_q4_folder(source: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("written")
+    return write_q4_folder(write_tiny_folder(made / "tiny"), made / "q4")
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return write_q4_folder(write_tiny_folder(tmp_path / "tiny"), tmp_path / "q4")
+def folder(written: Path, tmp_path: Path) -> Path:
+    """A copy, and beside it what it was made from: each test may change both."""
+    shutil.copytree(written.parent / "tiny", tmp_path / "tiny")
+    return shutil.copytree(written, tmp_path / "q4")
 
 
 def decode(file: Path) -> Array:
