@@ -21,7 +21,6 @@ from lattice_cli.chat.settle import settled
 from lattice_cli.chat.thought import Thought, unfolded
 from lattice_cli.chat.view import Painter, Row
 from lattice_cli.events import Event, Piece, Prefilled
-from lattice_cli.harmless import harmless
 from lattice_cli.job import Channel
 
 if TYPE_CHECKING:
@@ -76,11 +75,11 @@ class LiveView:
             case Prefilled(done=done, total=total):
                 self._status = f"reading the prompt, {done:,} of {total:,} tokens" if done < total else "thinking"
             case Piece(channel=Channel.REASONING, text=text) if text:
-                self._think(harmless(text))
+                self._think(self._painter.letters(text))
             case Piece(channel=Channel.ANSWER, text=text) if text:
                 self._end_thought(ended=True)
                 self._any = True
-                self._done += self._splitter.push(harmless(text))
+                self._done += self._splitter.push(self._painter.letters(text))
             case _:
                 pass
         self.tick()
@@ -120,7 +119,7 @@ class LiveView:
         """Show an answer that was given before."""
         self.begin()
         self._any = True
-        self._done = self._splitter.push(harmless(text))
+        self._done = self._splitter.push(self._painter.letters(text))
         self.end()
 
     # Thoughts.

@@ -20,6 +20,7 @@ from rich.theme import Theme
 from lattice_cli.chat.blocks import Block, Kind
 from lattice_cli.chat.rendered import DIM, GUTTER, SafeMarkdown, wrapped
 from lattice_cli.chat.wrap import cells
+from lattice_cli.harmless import harmless
 
 Row = list[Segment]
 
@@ -52,6 +53,13 @@ class Painter:
         self.fancy = console.encoding.lower().startswith("utf")
         self.gutter = GUTTER
         self.begin()
+
+    def letters(self, text: str) -> str:
+        """What of a text a terminal may be sent, and can show: what its encoding lacks is a question mark already when
+        widths are counted.
+        """
+        text = harmless(text)
+        return text if self.fancy else text.encode(self._console.encoding, "replace").decode(self._console.encoding)
 
     def begin(self) -> None:
         """A new answer: nothing of the last one's code goes on."""

@@ -550,3 +550,14 @@ def test_ctrl_z_gives_the_shell_its_terminal_and_fg_goes_on(tmp_path: Path) -> N
         talk.until(lambda: talk.rows()[-1] == "shell", "shell")
         talk.send("exit\r")
         assert talk.ends() == 0
+
+
+def test_columns_stand_below_each_other_where_letters_are_replaced(tmp_path: Path) -> None:
+    """Report 130: `LC_ALL=C`. A letter of two cells became one question mark, and its row was two cells short."""
+    table = {"tokens": ["| a | b |\n|---|---|\n| \u65e5\u672c | 1 |\n| long | 2 |\n"]}
+    with Talk(tmp_path / "home", "--model", script(tmp_path, table), PYTHONIOENCODING="ascii") as talk:
+        talk.line("Hi")
+        talk.sees("prompt tokens")
+        rows = [row for row in talk.rows() if " | " in row]
+        assert [row.index("|") for row in rows] == [5] * 3
+        assert rows[1].split() == ["??", "|", "1"]
