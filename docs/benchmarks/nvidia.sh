@@ -1,12 +1,13 @@
 #!/bin/bash
-# The records of an NVIDIA GPU: decode and prefill of the engine beside mlx-lm, for every shape in fixtures/configs.
+# The records of an NVIDIA GPU: decode and prefill of the engine beside its rivals, for every shape in fixtures/configs.
 #
 #   SECONDS_LEFT=1500 docs/benchmarks/nvidia.sh OUT
 #
-# Needs `lattice` and `python` of one environment on the PATH. Each point is a process with a record of its own in OUT,
-# moved there when it is whole: a run that is cut loses one point, and the next run goes on from there. What matters most
-# comes first. 256 tokens, so that 32 rows decode at once for most of a trial. mlx-lm stands beside bfloat16 only, because
-# its kernels of 4 bits compiled for minutes there; QUANTIZED_RIVAL=1 asks for it there too. Not yet run on a GPU.
+# Needs `lattice` and `python` of one environment on the PATH. Each record is a process with 1, 8 and 32 rows, moved to OUT
+# when it is whole: a run that is cut loses one record, and the next run goes on from there. What matters most comes first.
+# Beside bfloat16 stands mlx-lm, and transformers where torch can be imported (and the weights fit three times); beside 4
+# and 8 bits nobody, because mlx-lm's kernels of 4 bits compiled for minutes there. QUANTIZED_RIVAL=1 asks for it all the same.
+# The commands were run one by one on an H200; this script as a whole was tried with a stub in place of `lattice`.
 set -eu
 out=$1
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -15,6 +16,8 @@ mkdir -p "$out"
 part=$(mktemp -d)
 trap 'rm -rf "$part"' EXIT
 failed=0
+rivals=mlx-lm
+python -c 'import torch, transformers' 2> /dev/null && rivals=mlx-lm,transformers
 
 limited() { # NAME COMMAND...: within the time that is left; its log stays
   local name=$1 left
@@ -30,17 +33,16 @@ limited() { # NAME COMMAND...: within the time that is left; its log stays
   }
 }
 
-point() { # SHAPE WEIGHTS ROWS CONTEXT
-  local name=$1-$2-$3x$4 weights rival
+record() { # SHAPE WEIGHTS CONTEXT
+  local name=$1-$2-$3 weights beside
   [ ! -e "$out/$name.json" ] || return 0
-  rival="--reference mlx-lm"
-  case $2 in
-    bfloat16) weights="--dtype bfloat16" ;;
-    *) weights="--bits ${2%bit} --group 64"
-      [ -n "${QUANTIZED_RIVAL:-}" ] || rival= ;;
+  case $1-$2 in
+    *27b-bfloat16) weights="--dtype bfloat16" beside="--reference mlx-lm" ;;
+    *-bfloat16) weights="--dtype bfloat16" beside="--reference $rivals" ;;
+    *) weights="--bits ${2%bit} --group 64" beside=${QUANTIZED_RIVAL:+--reference mlx-lm} ;;
   esac
-  if limited "$name" lattice bench speed --random-weights "$root/fixtures/configs/$1.json" $weights --rows "$3" \
-    --prompt-tokens "$4" --tokens 256 --trials 3 $rival --explain --save "$part/$name.json"; then
+  if limited "$name" lattice bench speed --random-weights "$root/fixtures/configs/$1.json" $weights --rows 1,8,32 \
+    --prompt-tokens "$3" --tokens 128 --trials 3 $beside --explain --save "$part/$name.json"; then
     mv "$part/$name.json" "$out/"
   else
     failed=1
@@ -48,19 +50,27 @@ point() { # SHAPE WEIGHTS ROWS CONTEXT
 }
 
 shapes=${SHAPES:-$(cd "$root/fixtures/configs" && ls qwen3.5-*.json | sed 's/\.json$//')}
-for context in 512 8192 2048; do
-  for kind in bfloat16 4bit 8bit; do
-    for shape in $shapes; do
-      for rows in 1 8 32; do point "$shape" "$kind" "$rows" "$context"; done
-    done
-  done
+for point in "bfloat16 512" "bfloat16 8192" "4bit 512" "8bit 512" "bfloat16 2048" "4bit 8192" "8bit 8192"; do
+  for shape in $shapes; do record "$shape" ${point% *} ${point#* }; done
 done
-if command -v compute-sanitizer > /dev/null; then
+
+# Exactness on this GPU, then races and memory errors: a prompt's kernels in a program of their own, a step's under the tests,
+# where racecheck also finds what it takes for hazards in NVIDIA's attention, so only kernels of ours count.
+limited exactness python -m pytest -q -m "slow or tiny" "$root/tests/kernels/test_cuda.py" \
+  "$root/tests/kernels/test_cuda_widths.py" || failed=1
+if command -v compute-sanitizer > /dev/null && command -v nvcc > /dev/null; then
+  nvcc -std=c++17 -arch=native -lineinfo -I "$root/lattice_cli/kernels/cuda" "$root/tests/kernels/cuda/harness.cu" -o "$part/harness"
+  for tool in memcheck racecheck synccheck; do
+    limited "prompt-$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$part/harness" || failed=1
+  done
   for tool in memcheck racecheck; do
-    limited "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      python -m pytest "$root/tests/kernels/test_cuda.py" -q -x || failed=1
+    limited "step-$tool" compute-sanitizer --tool "$tool" python -m pytest -q -m tiny "$root/tests/kernels/test_cuda.py" \
+      -k "dense and company" || true
+    if [ ! -e "$out/step-$tool.log" ] || grep -a "lattice_" "$out/step-$tool.log" || ! grep -qa "1 passed" "$out/step-$tool.log"; then
+      failed=1
+    fi
   done
 else
-  echo "compute-sanitizer: not on the PATH" >&2
+  echo "compute-sanitizer and nvcc: not on the PATH" >&2
 fi
 exit "$failed"
