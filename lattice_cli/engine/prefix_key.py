@@ -12,7 +12,7 @@ import importlib.metadata
 from pathlib import Path
 
 from lattice_cli import __version__
-from lattice_cli.kernels import native_choice, platform
+from lattice_cli.kernels import cuda_source, native_choice, platform
 from lattice_cli.model.card import ModelCard
 from lattice_cli.settings import Home
 
@@ -22,13 +22,15 @@ _EDGE_BYTES, _SAMPLE_BYTES, _STRIDE_BYTES = 1 << 20, 1 << 16, 1 << 26
 
 def prefix_key(path: Path, card: ModelCard, home: Home) -> str:
     """64 hex digits. Cost: milliseconds."""
-    module = native_choice.choose(home).module
+    native = native_choice.choose(home)
+    module = native.module
     named = [
         __version__,
         *(importlib.metadata.version(name) for name in ("mlx", "mlx-lm")),
         platform.backend_name(),
         home.kernels if module is not None else "off",
         "" if module is None else Path(module.__file__).parent.name,  # a hash of the sources and of the machine's kind
+        cuda_source.sources_digest() if native.gpu else "",
         card.chat_template or "",
         card.tool_template or "",
     ]

@@ -37,6 +37,12 @@ def text_of(name: str) -> str:
     return _QUOTED.sub("", (files("lattice_cli.kernels") / "cuda" / name).read_text(encoding="utf-8"))
 
 
+def sources_digest() -> str:
+    """Of all files of cuda/: what one version of them leaves in memory is nothing to another."""
+    names = ("portable.cuh", "product.cuh", "prompt.cuh", "scan.cuh", "step.cuh")
+    return hashlib.sha256("".join(map(text_of, names)).encode()).hexdigest()
+
+
 class CudaKernel:
     """One kernel: called with arrays, it gives arrays. `threads` of each block, so many `shared_bytes`.
 
