@@ -5,6 +5,7 @@ Thread: any
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import signal
@@ -70,6 +71,12 @@ def pytest_collection_finish() -> None:
     """PERF: a tenth of the suite's time went into looking for garbage among what was imported and stays."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Python's watchdog knows one limit only (pyproject.toml): a test with one of its own is left to pytest-timeout."""
+    if item.get_closest_marker("timeout") is not None:
+        faulthandler.cancel_dump_traceback_later()
 
 
 # The BLAS must be in the process before the first test module imports mlx; it imports no mlx itself.
