@@ -5,7 +5,9 @@ Thread: any
 
 from __future__ import annotations
 
-from hypothesis import settings
+from collections.abc import Sequence
+
+from hypothesis import HealthCheck, settings
 
 full = True  # conftest says so before a test's file is read
 
@@ -15,6 +17,6 @@ def seeds(all_of_them: int, sample: int) -> range:
     return range(all_of_them if full else sample)
 
 
-def examples(all_of_them: int, sample: int) -> settings:
-    """Hypothesis' settings for so many examples."""
-    return settings(max_examples=all_of_them if full else sample, deadline=None)
+def examples(all_of_them: int, sample: int, unchecked: Sequence[HealthCheck] = ()) -> settings:
+    """Hypothesis' settings for so many examples, without some of its checks of health."""
+    return settings(max_examples=all_of_them if full else sample, deadline=None, suppress_health_check=tuple(unchecked))

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from lattice_cli.serve.wire.chat import KNOWN as CHAT
@@ -19,6 +19,7 @@ from lattice_cli.serve.wire.completions import KNOWN as COMPLETIONS
 from lattice_cli.serve.wire.fields import HARMLESS, NEUTRAL
 from lattice_cli.serve.wire.messages import Message
 from lattice_cli.settings import EngineSettings
+from tests.samples import examples
 from tests.serve.stage import PATH, Stage, stage
 
 pytestmark = pytest.mark.wire
@@ -80,7 +81,7 @@ def _check_shape(answer: httpx2.Response, broken_promise: bool) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(300, sample=100, unchecked=[HealthCheck.too_slow])
 def test_any_value_in_any_field(house: Stage, data: st.DataObject) -> None:
     """mlx_lm.server's thread died of eight such values, its process of one (peers' failures); reports 7, 82 and 92."""
     path = data.draw(st.sampled_from(sorted(GOOD)))
@@ -89,7 +90,7 @@ def test_any_value_in_any_field(house: Stage, data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, sample=50, unchecked=[HealthCheck.too_slow])
 def test_any_value_in_any_place_of_a_message(house: Stage, data: st.DataObject) -> None:
     names = st.sampled_from(sorted({*Message.__struct_fields__, "refusal", "annotations"}))
     message = data.draw(st.dictionaries(names, ANY, max_size=4))
@@ -98,7 +99,7 @@ def test_any_value_in_any_place_of_a_message(house: Stage, data: st.DataObject) 
 
 
 @given(ANY)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(150, sample=50, unchecked=[HealthCheck.too_slow])
 def test_any_schema_is_enforced_or_refused(house: Stage, schema: Any) -> None:
     """Report 64: a schema that cannot be compiled failed open, or as a 500."""
     said = {"type": "json_schema", "json_schema": {"name": "p", "schema": schema}}
@@ -109,14 +110,14 @@ def test_any_schema_is_enforced_or_refused(house: Stage, schema: Any) -> None:
 
 
 @given(ANY)
-@settings(max_examples=100, deadline=None)
+@examples(100, sample=40)
 def test_any_body_at_all(house: Stage, said: Any) -> None:
     for path in GOOD:
         ask(house, path, said)
 
 
 @given(st.text(max_size=60), st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60, sample=25)
 def test_streamed_text_joined_is_the_plain_reply_for_any_split(text: str, data: st.DataObject) -> None:
     """Reports 1, 2, 4, 5, 23, 25, 29 and 31: whatever the tokens are, and whatever stops the reply."""
     raw = text.encode() + data.draw(st.binary(max_size=4))
