@@ -87,8 +87,8 @@ def check_sizes(sizes: Sizes) -> None:
     """Raises: UnknownLayers for shapes that the kernel's loops do not cover."""
     widths = {"hidden": sizes.hidden, "intermediate": sizes.intermediate, "attention": sizes.heads * sizes.head_dim}
     for name, width in widths.items():
-        if width % 128:
-            raise UnknownLayers(f"{name} width {width}, not a multiple of 128")
+        if width % 64:
+            raise UnknownLayers(f"{name} width {width}, not a multiple of 64")
     if any(sizes.pattern) and (
         sizes.key_dim % 32 or sizes.value_dim % 32 or sizes.key_dim > 256 or sizes.value_dim > 256
     ):

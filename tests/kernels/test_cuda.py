@@ -74,7 +74,7 @@ def llama() -> Any:
 
     return llama.Model(
         llama.ModelArgs(
-            model_type="llama", hidden_size=128, num_hidden_layers=2, intermediate_size=256, num_attention_heads=4,
+            model_type="llama", hidden_size=192, num_hidden_layers=2, intermediate_size=320, num_attention_heads=6,
             num_key_value_heads=2, rms_norm_eps=1e-5, vocab_size=VOCABULARY, tie_word_embeddings=False,
         )
     )  # fmt: skip
@@ -350,7 +350,7 @@ def test_a_step_that_is_wrong_is_not_used(emulator: None, monkeypatch: pytest.Mo
         (lambda net: net.set_dtype(mx.float32), "float32"),
         (lambda net: nn.quantize(net, bits=3, group_size=64), "3 bits"),
         (lambda net: setattr(net.layers[0].self_attn.rope, "traditional", True), "neighbouring"),
-        (lambda net: setattr(net.layers[1].mlp, "up_proj", nn.Linear(128, 256, bias=True)), "bias"),
+        (lambda net: setattr(net.layers[1].mlp, "up_proj", nn.Linear(192, 320, bias=True)), "bias"),
     ],
 )
 def test_what_is_not_known_stays_as_it_is(change: Any, reason: str) -> None:
