@@ -27,15 +27,10 @@ def fuse(network: Any, blocks: int, shared_bytes: int) -> str | None:
     """Replace a network's call; None, or why it stays as it is. The GPU has `blocks` multiprocessors, and a block may
     have `shared_bytes`. Cost: as copying the weights, a layer at a time.
     """
-    try:
-        sizes = cuda_layout.read_sizes(network)
-        cuda_layout.check_sizes(sizes)
-        for layer in network.layers:
-            cuda_layout.layer_parts(layer, sizes)  # all are known before one is changed
-        Plan(sizes, {}, 1, WARPS, blocks, shared_bytes).source()
-    except UnknownLayers as reason:
-        return f"its steps are not fused: {reason}"
-    decoder = Decoder(network, sizes, blocks, shared_bytes)
+    reason = doubt(network, blocks, shared_bytes)
+    if reason is not None:
+        return reason
+    decoder = Decoder(network, cuda_layout.read_sizes(network), blocks, shared_bytes)
     kind = type(network)
 
     def call(self: Any, inputs: Array, cache: Any = None, input_embeddings: Any = None, **others: Any) -> Array:
@@ -50,6 +45,21 @@ def fuse(network: Any, blocks: int, shared_bytes: int) -> str | None:
     }
     fused = type(kind.__name__, (kind,), methods)
     network.__class__ = fused
+    return None
+
+
+def doubt(network: Any, blocks: int, shared_bytes: int) -> str | None:
+    """Why `fuse` would leave a network as it is; None where it would not. Shapes and formats decide: nothing is
+    evaluated, and nothing changed. Cost: a few milliseconds.
+    """
+    try:
+        sizes = cuda_layout.read_sizes(network)
+        cuda_layout.check_sizes(sizes)
+        for layer in network.layers:
+            cuda_layout.layer_parts(layer, sizes)  # all are known before one is changed
+        Plan(sizes, {}, 1, WARPS, blocks, shared_bytes).source()
+    except UnknownLayers as reason:
+        return f"its steps are not fused: {reason}"
     return None
 
 

@@ -74,6 +74,22 @@ def keep_compiled(gpu: Gpu | None, folder: Path, say: Callable[[str], object]) -
         log.info("%s; mlx compiles the kernels, in every process", reason)
 
 
+def unfit(gpu: Gpu | None) -> str | None:
+    """Why a GPU fuses no network's steps; None where it may."""
+    if gpu is None:
+        return "the steps are not fused: the GPU's driver does not answer"
+    if gpu.capability < _LEAST_CAPABILITY:
+        return "the steps are not fused: they need compute capability {}.{}".format(*_LEAST_CAPABILITY)
+    return None
+
+
+def doubt(network: Any, gpu: Gpu) -> str | None:
+    """Why `fuse_checked` would not even try; None where it would. The network's weights need not have been read."""
+    from lattice_cli.kernels import cuda_decoder
+
+    return unfit(gpu) or cuda_decoder.doubt(network, gpu.multiprocessors, gpu.shared_bytes - _KEPT_BYTES)
+
+
 def fuse_checked(network: Any, gpu: Gpu | None, caches: Sequence[list[Any]]) -> str | None:
     """Fuse a network's steps and compare some with mlx-lm's own, which gets fresh `caches` (two of them); None, or why
     the network stays as it was.
@@ -82,10 +98,9 @@ def fuse_checked(network: Any, gpu: Gpu | None, caches: Sequence[list[Any]]) -> 
     """
     from lattice_cli.kernels import cuda_decoder
 
-    if gpu is None:
-        return "the steps are not fused: the GPU's driver does not answer"
-    if gpu.capability < _LEAST_CAPABILITY:
-        return "the steps are not fused: they need compute capability {}.{}".format(*_LEAST_CAPABILITY)
+    reason = unfit(gpu)
+    if gpu is None or reason is not None:
+        return reason
     kind = type(network)
     reason = cuda_decoder.fuse(network, gpu.multiprocessors, gpu.shared_bytes - _KEPT_BYTES)
     if reason is not None:
