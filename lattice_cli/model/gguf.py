@@ -8,7 +8,7 @@ Thread: worker
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +54,9 @@ class GgufModel:
     notes: tuple[str, ...]
 
 
-def read_gguf(header: GgufHeader) -> GgufModel:
-    """Read all weights of a file. Cost: about a second for each GB, more for re-quantized types.
+def read_gguf(header: GgufHeader, read: Callable[[GgufHeader, GgufTensor], dict[str, Any]] = read_tensor) -> GgufModel:
+    """Read all weights of a file. Cost: about a second for each GB, more for re-quantized types; nothing where `read`
+    is `outline_tensor`, which stands for the weights.
 
     Raises: UnknownFormat (architecture, rope scaling or tensor type we do not read), BrokenWeights.
     """
@@ -68,10 +69,10 @@ def read_gguf(header: GgufHeader) -> GgufModel:
     factors = None
     for tensor in header.tensors:
         if tensor.name == ROPE_FACTORS:
-            factors = read_tensor(header, tensor)["weight"]
+            factors = read(header, tensor)["weight"]
             continue
         path, kind = parameter_of(tensor.name)
-        arrays = read_tensor(header, tensor)
+        arrays = read(header, tensor)
         heads = rotary_heads(config, path)
         if heads:
             arrays = {name: half_split(array, heads) for name, array in arrays.items()}

@@ -50,6 +50,27 @@ def read_tensor(header: GgufHeader, tensor: GgufTensor) -> dict[str, mx.array]:
     return {"weight": mx.array(weight), "scales": mx.array(scales), "biases": mx.array(biases)}
 
 
+def outline_tensor(_header: GgufHeader, tensor: GgufTensor) -> dict[str, mx.array]:
+    """What `read_tensor` gives in names, shapes and formats; every number is 0, nothing is read or evaluated."""
+    import mlx.core as mx
+
+    exact = {_F32: mx.float32, _F16: mx.float16, _BF16: mx.bfloat16}
+    if tensor.type_id in exact:
+        return {"weight": mx.zeros(tensor.shape, exact[tensor.type_id])}
+    width = tensor.shape[-1]
+    bits, group, dtype = 8, 32 if width % 64 else 64, mx.float32  # quantized again
+    if len(tensor.shape) == 2 and tensor.type_id in EXACT:
+        bits, group, dtype = 8 if tensor.type_id == _Q8_0 else 4, 32, mx.float16
+    elif len(tensor.shape) != 2 or width % 32:
+        return {"weight": mx.zeros(tensor.shape, mx.float32)}
+    rows, groups = tensor.shape[0], width // group
+    return {
+        "weight": mx.zeros((rows, width * bits // 32), mx.uint32),
+        "scales": mx.zeros((rows, groups), dtype),
+        "biases": mx.zeros((rows, groups), dtype),
+    }
+
+
 Unpacked = tuple[npt.NDArray[np.uint32], npt.NDArray[np.float16], npt.NDArray[np.float16]]
 
 

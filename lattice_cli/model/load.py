@@ -12,7 +12,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lattice_cli.errors import UsageError
 from lattice_cli.kernels import blas, native_choice, platform
@@ -23,6 +23,9 @@ from lattice_cli.model.format import find_gguf, read_format
 from lattice_cli.model.gguf_header import read_header
 from lattice_cli.model.speech import Speech, gguf_speech, read_speech, think_markers
 from lattice_cli.settings import Home
+
+if TYPE_CHECKING:
+    from lattice_cli.model.gguf import GgufModel
 
 log = logging.getLogger("lattice.model")
 
@@ -119,7 +122,6 @@ def _open_folder(folder: Path, tokenizer_dir: Path | None, *, q4: bool) -> tuple
 def open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tuple[str, ...]]:
     """Speech, network (its weights not evaluated) and notes of a GGUF file. Raises: BrokenWeights, UnknownFormat."""
     from lattice_cli.model.gguf import read_gguf
-    from lattice_cli.model.network import build_network
 
     header = read_header(file)
     # PERF: the tokenizer is built beside the weights, which numpy reads without the interpreter's lock.
@@ -127,6 +129,13 @@ def open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tupl
         making = pool.submit(gguf_speech, header, tokenizer_dir)
         model = read_gguf(header)
         speech = making.result()
+    return speech, gguf_network(file, model), model.notes
+
+
+def gguf_network(file: Path, model: GgufModel) -> Any:
+    """The network of a GGUF file's weights. Raises: BrokenWeights, UnknownFormat."""
+    from lattice_cli.model.network import build_network
+
     network = build_network(file, model.config, model.weights, model.quantization)
     if model.rope_factors is not None:
         from lattice_cli.model.rope import FactoredRope
@@ -135,7 +144,7 @@ def open_gguf(file: Path, tokenizer_dir: Path | None) -> tuple[Speech, Any, tupl
             layer.self_attn.rope = FactoredRope(
                 model.config["head_dim"], model.config["rope_theta"], model.rope_factors
             )
-    return speech, network, model.notes
+    return network
 
 
 # Memory.

@@ -26,7 +26,7 @@ from lattice_cli.model.upstream import file_limit_kept, light_import
 if TYPE_CHECKING:
     import mlx.core as mx
 
-_LIGHT = ("llama", "qwen2", "qwen3", "qwen3_5")  # types that mlx-lm does not map to others
+LIGHT = ("llama", "qwen2", "qwen3", "qwen3_5")  # types that mlx-lm does not map to others
 # UPSTREAM: mlx-lm 0.32 reads the text part of these alone too, and does not know the name it is saved under.
 _TEXT_PARTS = {"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"}
 # What mlx-lm, mlx and json raise for a folder they cannot make sense of.
@@ -95,7 +95,7 @@ def known_config(config: Fields) -> dict[str, Any]:
 def model_classes(config: Fields) -> tuple[Any, Any]:
     """mlx-lm's model and argument classes. Raises: UnknownFormat, naming the type and mlx-lm's version."""
     config = known_config(config)
-    if config.get("model_type") in _LIGHT:
+    if config.get("model_type") in LIGHT:
         with light_import():
             module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
         return module.Model, module.ModelArgs

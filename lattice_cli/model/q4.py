@@ -9,6 +9,8 @@ Thread: worker
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,10 +37,19 @@ def load_q4(folder: Path, config: Fields, *, float32: bool = False) -> Any:
     will compute in float32; otherwise what must be expanded is in half precision.
     Raises: UnknownFormat, BrokenWeights.
     """
+    return _built(folder, config, partial(read_q4_tensor, float32=float32), float32=float32)
+
+
+def outline_q4(folder: Path, config: Fields) -> Any:
+    """`load_q4` without reading: every number is 0 and not evaluated; names, shapes and formats are the same."""
+    return _built(folder, config, outline_q4_tensor, float32=False)
+
+
+def _built(folder: Path, config: Fields, read: Callable[[Q4Tensor], dict[str, mx.array]], *, float32: bool) -> Any:
     weights: dict[str, mx.array] = {}
     for tensor in read_index(folder):
         if not is_vision(tensor.name) and not is_draft(tensor.name):
-            weights |= read_q4_tensor(tensor, float32=float32)
+            weights |= read(tensor)
     return build_checkpoint(folder, config, weights, LAYOUT, float32=float32)
 
 
@@ -54,8 +65,8 @@ def read_q4_tensor(tensor: Q4Tensor, *, float32: bool) -> dict[str, mx.array]:
     if not tensor.packed:
         return {tensor.name: mx.array(raw.view(np.float16).reshape(tensor.shape))}
     blocks = raw.reshape(-1, BLOCK_BYTES)
-    owner, _, kind = tensor.name.rpartition(".")
-    if kind != "weight" or len(tensor.shape) != 2 or tensor.shape[1] % BLOCK_WEIGHTS:
+    owner = tensor.name.rpartition(".")[0]
+    if not _held_packed(tensor):
         dense = expand_blocks(blocks, prod(tensor.shape)).reshape(tensor.shape)
         return {tensor.name: mx.array(dense if float32 else dense.astype(np.float16))}
     rows = tensor.shape[0]
@@ -66,6 +77,27 @@ def read_q4_tensor(tensor: Q4Tensor, *, float32: bool) -> dict[str, mx.array]:
         f"{owner}.scales": mx.array(half_at(groups, 0)),  # (rows, groups)
         f"{owner}.biases": mx.array(half_at(groups, 2)),
     }
+
+
+def outline_q4_tensor(tensor: Q4Tensor) -> dict[str, mx.array]:
+    """What `read_q4_tensor` gives without `float32`, in names, shapes and formats."""
+    import mlx.core as mx
+
+    if not _held_packed(tensor):
+        return {tensor.name: mx.zeros(tensor.shape, mx.float16)}
+    owner, (rows, width) = tensor.name.rpartition(".")[0], tensor.shape
+    groups = mx.zeros((rows, width // BLOCK_WEIGHTS), mx.float16)
+    return {
+        tensor.name: mx.zeros((rows, width // 8), mx.uint32),
+        f"{owner}.scales": groups,
+        f"{owner}.biases": groups,
+    }
+
+
+def _held_packed(tensor: Q4Tensor) -> bool:
+    """Whether mlx can hold a tensor's blocks as they are."""
+    matrix = len(tensor.shape) == 2 and tensor.shape[1] % BLOCK_WEIGHTS == 0
+    return tensor.packed and matrix and tensor.name.rpartition(".")[2] == "weight"
 
 
 def expand_blocks(blocks: Bytes, count: int) -> np.ndarray[Any, np.dtype[np.float32]]:
