@@ -51,6 +51,7 @@ def rows(found: Examination) -> list[tuple[str, str]]:
         ("models folder", found.models_folder + free),
         ("models", ", ".join(found.models) or "none yet"),
         ("default model", found.default_model),
+        *([("decoding", found.decoding)] if found.decoding is not None else []),
         *([("template", found.template)] if found.template is not None else []),
         ("sampling", ", ".join(f"{n} {v}" for n, v in (found.sampling or {}).items() if v is not None) or "unknown"),
     ]

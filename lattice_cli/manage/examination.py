@@ -34,7 +34,8 @@ class Missing:
 class Examination:
     """All that doctor says. Sizes in bytes; `gflops` is a float32 matrix product's rate, None where mlx
     cannot be loaded; `kernels` is None where they are not for this machine; `sampling` is what a request that
-    names nothing gets from the default model, `template` what its chat template can do.
+    names nothing gets from the default model, `template` what its chat template can do, `decoding` whether its
+    steps are fused on an NVIDIA GPU (None where there is none).
     """
 
     version: str
@@ -51,6 +52,7 @@ class Examination:
     free_bytes: int | None
     models: tuple[str, ...]
     default_model: str
+    decoding: str | None
     sampling: dict[str, float | int | None] | None
     template: str | None
     packages: dict[str, str]
@@ -66,6 +68,7 @@ def examine(home: Home) -> Examination:
     """Ask everything. Cost: half a second, of which 0.2 s measuring. The calling thread uses mlx."""
     from lattice_cli.kernels import platform
     from lattice_cli.kernels.limits import default_cache_bytes, memory_bytes, usable_cores
+    from lattice_cli.manage.decoding import decoding_line
 
     missing: list[Missing] = []
     blas, gflops, device = _products(home, missing)
@@ -86,6 +89,7 @@ def examine(home: Home) -> Examination:
         free_bytes=_free_bytes(home.models),
         models=models,
         default_model=home.default_model,
+        decoding=decoding_line(home) if gflops is not None else None,
         sampling=_sampling(home),
         template=_template(home),
         packages=package_versions(),

@@ -55,6 +55,13 @@ def smollm2(smollm2_file: Path, home: Home) -> LoadedModel:
     return load(ModelSource("smollm2-135m", smollm2_file, "gguf"), home)
 
 
+def test_its_steps_are_known_to_the_fused_kernel_of_a_gpu(smollm2_file: Path) -> None:
+    from lattice_cli.kernels.cuda_gpu import Gpu, doubt
+    from lattice_cli.model.outline import outline
+
+    assert doubt(outline(smollm2_file), Gpu(132, 232_448, (9, 0))) is None
+
+
 def logits(network: Any, ids: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """(tokens, vocabulary)"""
     import mlx.core as mx
