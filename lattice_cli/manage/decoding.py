@@ -20,7 +20,7 @@ FUSED = "its steps are fused on the GPU, once they are checked at loading"
 def decoding_line(home: Home) -> str | None:
     """In words, those of loading; None where there is no such GPU and for a scripted model. mlx must be there.
 
-    Cost: 0.05 s, or 0.6 s more (model/outline.py); no weights are read.
+    Cost: 0.03-0.2 s, or 0.6 s more (model/outline.py); no weights are read.
     """
     from lattice_cli.kernels import platform
 
