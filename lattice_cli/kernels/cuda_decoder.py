@@ -20,7 +20,7 @@ from lattice_cli.kernels.state import DecoderState
 
 Array = Any  # mlx.core.array: this file must be importable without mlx
 
-WARPS = 16
+WARPS = 8
 
 
 def fuse(network: Any, blocks: int, shared_bytes: int) -> str | None:
@@ -201,12 +201,12 @@ class Decoder:
   const k::Arguments arguments{{layers, (const k::u8*)embedding, (const k::u8*)head, norm, turns, rows, tokens,
     positions, slots, table, rows[1], (k::u16*)pages, (float*)states, (float*)work, (k::u64*)arrivals, logits, next}};
   using Step = k::Step<k::C>;
-  Step(Step::share(arguments, {plan.bytes})).run();
+  Step(Step::share(arguments, {plan.memory.nbytes})).run();
 """
             names = [*layers, "embedding", "head", "norm", "turns", "rows", "tokens", "positions", "slots", "table",
                      "pages", "states", "work", "arrivals", "mark"]  # fmt: skip
             sources = ("portable.cuh", "product.cuh", "step.cuh")
-            shared = plan.bytes + cuda_plan.tail_bytes(len(layers))
+            shared = plan.memory.nbytes + cuda_plan.tail_bytes(len(layers), plan.rows)
             kernel = CudaKernel("step", sources, plan.source(), body, names, ("logits", "next"),
                                 threads=32 * WARPS, shared_bytes=shared)  # fmt: skip
             work = mx.zeros((plan.work_numbers(),), dtype=mx.float32)

@@ -7,11 +7,15 @@ Thread: worker
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 PAGE_TOKENS = 128
 MOST_ROWS = 32
 MOST_PARTS = 64  # of one row's context, for attention
+_PIPES = (128, 64, 32, 16, 8)  # steps that the weights of a block's warps are ahead, all together
+_RESULTS = 4096  # 16 kB
+_ROUND = 180  # what a round of units costs beside its columns, in columns
 _ALIGNED = 256  # bytes
 _MATRICES = ("IN", "OUT", "GATE", "UP", "DOWN")
 _NAMES = (*_MATRICES, "IN_NORM", "POST_NORM", "Q_NORM", "K_NORM", "CONV", "A_LOG", "DT_BIAS", "OUT_NORM")
@@ -31,9 +35,18 @@ class Layout:
     def nbytes(self, rows: int, columns: int) -> int:
         return rows * columns * self.bits // 8
 
-    @property
-    def steps(self) -> int:
-        return self.group // 32 if self.bits < 16 else 1
+    def subs(self, widths: Sequence[int]) -> int:
+        """How many times 32 columns a warp takes in one step, of matrices as wide as `widths`: 64 bytes of a row, or 32
+        of 4 bits where a width is no multiple of 128.
+        """
+        if self.bits == 4:
+            return 2 if any(width % 128 for width in widths) else 4
+        return 16 // self.bits
+
+    def slot_bytes(self, subs: int) -> int:
+        """`Layout::SLOT` of cuda/product.cuh."""
+        scales = 0 if self.bits == 16 else 8 if 32 * subs // self.group == 4 else 4
+        return 16 * 4 * subs * self.bits + 32 * scales
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,33 +127,47 @@ class Sharing:
 def share(
     rows: int,
     columns: int,
-    layout: Layout,
+    step: int,
     blocks: int,
     warps: int,
     *,
     tile: int = 16,
     unit: int = 32,
-    split: bool = False,
+    most: int | None = None,
+    stages: Callable[[int, int], float] = lambda _shares, _units: 0,
 ) -> Sharing:
-    """The cheapest way to share a product among `blocks` blocks of `warps` warps. `unit`: columns that stay together.
+    """The cheapest way to share a product among `blocks` blocks of `warps` warps. `step`: columns that a warp takes at
+    once. With `most` several blocks may share the columns, so that one has no more than that if it can be; `unit`:
+    columns that stay together then. `stages`: what else so many units of a block cost, by the warps that share.
 
     A round of all blocks costs the columns that a warp reads, and some that stand for what each round costs anyway.
     """
-    best: tuple[float, Sharing] | None = None
-    for splits in (1, 2, 4, 8) if split else (1,):
-        if columns % (splits * math.lcm(unit, 32 * layout.steps)):
+    best: tuple[tuple[bool, float], Sharing] | None = None
+    for splits in (1, 2, 4, 8) if most else (1,):
+        if columns % (splits * math.lcm(unit, step)):
             continue
         for shares in (1, 2, 4, 8, 16):
-            if shares > warps or columns // splits < 32 * layout.steps * shares:
+            if shares > warps:
                 continue
-            batches = _whole(_whole(rows, tile), warps // shares)
-            units = batches * splits
-            cost = _whole(units, blocks) * (columns / splits / shares + 48) + 24 * (splits - 1)
-            if best is None or cost < best[0]:
-                best = (cost, Sharing(shares, splits))
+            units = _whole(_whole(_whole(rows, tile), warps // shares) * splits, blocks)
+            own = _whole(columns // splits // step, shares) * step
+            cost = units * (own + _ROUND) + 24 * (splits - 1) + stages(shares, units)
+            key = (most is not None and columns // splits > most, cost)
+            if best is None or key < best[0]:
+                best = (key, Sharing(shares, splits))
     if best is None:
         raise UnknownLayers(f"a matrix with {columns} columns")
     return best[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A block's shared memory."""
+
+    chunk: int  # columns of activations that are there at once
+    depth: int  # steps that a warp's weights are ahead
+    results: int  # numbers kept of units whose columns come in several pieces
+    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,55 +186,90 @@ class Plan:
         return 8 * self.tiles
 
     @property
-    def chunk(self) -> int:
-        """Columns of activations that are in shared memory at once."""
-        return self._memory()[0]
-
-    @property
-    def depth(self) -> int:
-        """Steps of 32 columns that a warp's weights are ahead."""
-        return self._memory()[1]
-
-    @property
-    def bytes(self) -> int:
-        return self._bytes(*self._memory())
-
-    def _memory(self) -> tuple[int, int]:
-        """Chunk and depth: as deep as lets the widest activations of a block be there at once, or at least half."""
-        sizes, sharing = self.sizes, self.sharing()
+    def memory(self) -> Memory:
+        """As much ahead as lets the widest activations of a block be there at once, or at least 4 steps."""
+        sizes, sharing = self.sizes, self._split()
         unit = math.lcm(128, sizes.value_dim if any(sizes.pattern) else 1)
         widths = (sizes.hidden, sizes.intermediate // sharing["DOWN"].splits, sizes.mixed // sharing["OUT"].splits)
-        widest = -(-max(widths) // unit) * unit
-        for least in (widest, -(-widest // 2 // unit) * unit, unit):
-            for depth in (128 // self.warps, 64 // self.warps, 4, 2):
-                if self._bytes(least, depth) <= self.shared_bytes:
-                    chunk = least
-                    while chunk < widest and self._bytes(chunk + unit, depth) <= self.shared_bytes:
-                        chunk += unit
-                    return chunk, depth
+        widest = _whole(max(widths), unit) * unit
+        for pipe in _PIPES[:2]:
+            if widest <= self._most(pipe, 0, unit):
+                return self._memory(widest, pipe, 0)
+        for results in (_RESULTS, 0):
+            for pipe in _PIPES[1:]:
+                most = self._most(pipe, results, unit)
+                if most >= unit:
+                    pieces = _whole(widest, most)
+                    return self._memory(_whole(_whole(widest, pieces), unit) * unit, pipe, results)
         raise UnknownLayers(f"{self.shared_bytes} bytes of shared memory")
 
-    def _bytes(self, chunk: int, depth: int) -> int:
+    def _most(self, pipe: int, results: int, unit: int) -> int:
+        """Columns of activations for which there is room."""
+        columns = self.shared_bytes // (2 * self.rows) // unit * unit
+        while columns > 0 and self._memory(columns, pipe, results).nbytes > self.shared_bytes:
+            columns -= unit
+        return columns
+
+    def _memory(self, chunk: int, pipe: int, results: int) -> Memory:
         """`Shared::BYTES` of cuda/product.cuh, and room for attention."""
+        sizes, depth = self.sizes, pipe // self.warps
+        sums = self.rows * (chunk // 32) if self._summed else 0
+        floats = self.warps * self.tiles * 4 * 32 + 1024 + sums + results
+        merged = self.warps * sizes.together * (sizes.head_dim + 2) + (sizes.together + 2) * sizes.head_dim
+        nbytes = 4 * floats + self.warps * depth * self._slot + max(2 * self.rows * (chunk + 32), 4 * merged)
+        return Memory(chunk, depth, results, nbytes)
+
+    @property
+    def _summed(self) -> bool:
+        """Whether sums of groups of activations are in shared memory."""
+        return self.tiles > 1 and min(self.sizes.linear.bits, self.sizes.head.bits) < 16
+
+    @property
+    def _slot(self) -> int:
         sizes = self.sizes
-        head = 4 * (self.warps * self.tiles * 4 * 32 + 1024 + self.rows * (chunk // 32)) + self.warps * depth * 1024
-        merged = self.warps * sizes.together * (sizes.head_dim + 2) + (sizes.together + 1) * sizes.head_dim
-        return head + max(2 * self.rows * (chunk + 32), 4 * merged)
+        return max(sizes.linear.slot_bytes(self._subs), sizes.head.slot_bytes(self._head_subs))
+
+    @property
+    def _subs(self) -> int:
+        s = self.sizes
+        return s.linear.subs([s.hidden, s.intermediate, *self._mixed_widths])
+
+    @property
+    def _head_subs(self) -> int:
+        return self.sizes.head.subs([self.sizes.hidden])
+
+    @property
+    def _mixed_widths(self) -> list[int]:
+        """Columns of the output projections."""
+        s = self.sizes
+        return [s.values] * any(s.pattern) + [s.heads * s.head_dim] * (not all(s.pattern))
+
+    def _split(self) -> dict[str, Sharing]:
+        """Of the products whose columns blocks may share."""
+        s, unit, step = self.sizes, self.sizes.value_dim if any(self.sizes.pattern) else 32, 32 * self._subs
+        most = max(unit, self._most(_PIPES[1], 0, 128))
+        return {
+            "OUT": share(s.hidden, math.gcd(*self._mixed_widths), step, self.blocks, self.warps, unit=unit, most=most),
+            "DOWN": share(s.hidden, s.intermediate, step, self.blocks, self.warps, most=most),
+        }
 
     def sharing(self) -> dict[str, Sharing]:
-        s, unit = self.sizes, self.sizes.value_dim if any(self.sizes.pattern) else 32
-        blocks, warps = self.blocks, self.warps
+        s, memory = self.sizes, self.memory
         ins = [s.delta_rows] * any(s.pattern) + [s.attention_rows] * (not all(s.pattern))
-        outs = [s.values] * any(s.pattern) + [s.heads * s.head_dim] * (not all(s.pattern))
-        narrow = min(outs)
-        if any(columns % narrow for columns in outs):
-            narrow = math.gcd(*outs)
-        return {
-            "IN": share(min(ins), s.hidden, s.linear, blocks, warps),
-            "OUT": share(s.hidden, narrow, s.linear, blocks, warps, unit=unit, split=True),
-            "UP": share(s.intermediate, s.hidden, s.linear, blocks, warps, tile=8),
-            "DOWN": share(s.hidden, s.intermediate, s.linear, blocks, warps, split=True),
-            "HEAD": share(s.vocabulary, s.hidden, s.head, blocks, warps),
+
+        def whole(rows: int, step: int, tile: int = 16) -> Sharing:
+            def stages(shares: int, units: int) -> float:
+                """Pieces of the columns are put into shared memory once for as many units as there are results for."""
+                pieces = _whole(s.hidden, memory.chunk)
+                results = self.warps // shares * self.tiles * 32 * 4
+                return _whole(units, max(1, memory.results // results)) * pieces * 180 if pieces > 1 else 0
+
+            return share(rows, s.hidden, step, self.blocks, self.warps, tile=tile, stages=stages)
+
+        return self._split() | {
+            "IN": whole(min(ins), 32 * self._subs),
+            "UP": whole(s.intermediate, 32 * self._subs, tile=8),
+            "HEAD": whole(s.vocabulary, 32 * self._head_subs),
         }
 
     def work_numbers(self) -> int:
@@ -219,11 +281,12 @@ class Plan:
 
     def source(self) -> str:
         """`struct C` for cuda/step.cuh."""
-        s = self.sizes
+        s, memory = self.sizes, self.memory
         numbers: dict[str, int] = {
-            "NT": self.tiles, "WARPS": self.warps, "CHUNK": self.chunk, "DEPTH": self.depth, "BITS": s.linear.bits,
-            "GROUP": s.linear.group, "EMBEDDING_BITS": s.embedding.bits, "EMBEDDING_GROUP": s.embedding.group,
-            "HEAD_BITS": s.head.bits, "HEAD_GROUP": s.head.group, "HIDDEN": s.hidden,
+            "NT": self.tiles, "WARPS": self.warps, "CHUNK": memory.chunk, "DEPTH": memory.depth, "SLOT": self._slot,
+            "RESULTS": memory.results, "BITS": s.linear.bits, "GROUP": s.linear.group, "SUBS": self._subs,
+            "EMBEDDING_BITS": s.embedding.bits, "EMBEDDING_GROUP": s.embedding.group, "HEAD_BITS": s.head.bits,
+            "HEAD_GROUP": s.head.group, "HEAD_SUBS": self._head_subs, "HIDDEN": s.hidden,
             "INTERMEDIATE": s.intermediate, "VOCABULARY": s.vocabulary, "LAYERS": len(s.pattern), "HEADS": s.heads,
             "KV_HEADS": s.kv_heads, "HEAD_DIM": s.head_dim, "TURNED": s.turned, "KEY_HEADS": s.key_heads,
             "VALUE_HEADS": s.value_heads, "KEY_DIM": s.key_dim, "VALUE_DIM": s.value_dim,
@@ -245,7 +308,8 @@ class Plan:
         lines = ["struct C {"]
         lines += [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
         lines += [f"  static constexpr long {name} = {value};" for name, value in longs.items()]
-        for name, yes in {"HALF": s.half, "GATED": s.gated, "HEAD_NORM": s.head_norm}.items():
+        flags = {"HALF": s.half, "GATED": s.gated, "HEAD_NORM": s.head_norm, "SUMMED": self._summed}
+        for name, yes in flags.items():
             lines.append(f"  static constexpr bool {name} = {str(yes).lower()};")
         for name, real in {"EPS": s.eps, "SCALE": s.scale}.items():
             lines.append(f"  static constexpr float {name} = {real!r}f;")
@@ -292,6 +356,6 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // _ALIGNED) * _ALIGNED
 
 
-def tail_bytes(layers: int) -> int:
-    """`Step::TAIL` of cuda/step.cuh at most: arguments and the layers' addresses."""
-    return aligned(160 + 8 * layers)
+def tail_bytes(layers: int, rows: int) -> int:
+    """`Step::TAIL` of cuda/step.cuh at most: arguments, the layers' addresses, two numbers of each row."""
+    return aligned(160 + 8 * layers + 8 * rows)

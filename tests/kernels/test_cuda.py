@@ -10,9 +10,12 @@ Thread: any
 from __future__ import annotations
 
 import copy
+import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import mlx.core as mx
@@ -21,9 +24,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_map
 
-from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, cuda_source, cuda_state, platform
+from lattice_cli.kernels import cuda_decoder, cuda_gpu, cuda_layout, cuda_plan, cuda_source, cuda_state, platform
 from lattice_cli.kernels.cuda_compiler import Compiler
-from lattice_cli.kernels.cuda_plan import Layout, UnknownLayers, share
+from lattice_cli.kernels.cuda_plan import Layout, Plan, Sharing, Sizes, UnknownLayers, share
 from lattice_cli.kernels.cuda_state import Pools
 from lattice_cli.kernels.state import DecoderState
 from lattice_cli.model.network import make_caches
@@ -37,6 +40,7 @@ pytestmark = [
 ]
 
 VOCABULARY = 200
+CONFIGS = Path(__file__).parents[2] / "fixtures" / "configs"
 BLOCKS, SHARED_BYTES = (GPU.multiprocessors, GPU.shared_bytes - 1024) if GPU else (3, 60_000)
 
 
@@ -95,7 +99,15 @@ def qwen3() -> Any:
 class Pair:
     """A network with random weights, fused, and what mlx-lm says in float32 and in 16 bits."""
 
-    def __init__(self, network: Any, *, bits: int = 16, group: int = 64, dtype: Any = mx.bfloat16) -> None:
+    def __init__(
+        self,
+        network: Any,
+        *,
+        bits: int = 16,
+        group: int = 64,
+        dtype: Any = mx.bfloat16,
+        shared_bytes: int = SHARED_BYTES,
+    ) -> None:
         mx.random.seed(4)
         network.update(tree_map(self._random, network.parameters()))
         for layer in network.layers:
@@ -113,7 +125,7 @@ class Pair:
         network.update(tree_map(self._wide, weights))
         self.right = self._all(network)
         network.update(weights)
-        assert cuda_decoder.fuse(network, BLOCKS, SHARED_BYTES) is None
+        assert cuda_decoder.fuse(network, BLOCKS, shared_bytes) is None
         self.network = network
 
     def _all(self, network: Any) -> Any:
@@ -417,10 +429,65 @@ def test_a_scan_of_another_kind_is_left_to_mlx_lm() -> None:
         assert seen == "theirs"
 
 
-def test_products_are_shared_so_that_all_columns_are_read() -> None:
-    for rows, columns in ((8224, 1024), (1024, 3584), (248_320, 1024), (5120, 17_408), (96, 128)):
-        for layout in (Layout(16, 64), Layout(8, 32), Layout(4, 64)):
-            found = share(rows, columns, layout, 132, 16, split=True)
-            assert columns % (found.splits * 32 * layout.steps) == 0 and 16 % found.shares == 0
+@pytest.mark.parametrize(
+    ("make", "bits", "group", "shares", "shared_bytes"),
+    [
+        pytest.param(llama, 4, 64, 2, 30_000, id="narrow steps of 4 bits"),
+        pytest.param(llama, 8, 64, 4, 33_000, id="8 bits, a scale a step", marks=pytest.mark.slow),
+        pytest.param(qwen35, 8, 32, 2, 40_000, id="8 bits, two scales a step"),
+        pytest.param(qwen3, 4, 32, 4, 36_000, id="4 bits, four scales a step", marks=pytest.mark.slow),
+        pytest.param(qwen3, 16, 64, 4, 30_000, id="dense"),
+    ],
+)
+def test_however_products_are_shared(
+    emulator: None, monkeypatch: pytest.MonkeyPatch, make: Any, bits: int, group: int, shares: int, shared_bytes: int
+) -> None:
+    """Warps that share columns, blocks that do, columns in pieces: what only larger networks have otherwise; 1, 9 and
+    17 rows at once, which are three kernels.
+    """
+
+    def finely(_rows: int, columns: int, step: int, *_others: int, unit: int = 32, most: int = 0, **_: Any) -> Sharing:
+        return Sharing(shares, 2 if most and columns % (2 * math.lcm(unit, step)) == 0 else 1)
+
+    monkeypatch.setattr(cuda_plan, "share", finely)
+    pair = Pair(make(), bits=bits, group=group, shared_bytes=shared_bytes)
+    decoder: Any = pair.network.make_cache()[0]._native
+    for count in (1, 9, 17):
+        decoder._shared_bytes = max(shared_bytes, 65_000 if count > 9 else 0)
+        states = [pair.network.make_cache()[0] for _ in range(count)]
+        both = DecoderState.merge(states)
+        for at in range(2):
+            logits = pair.run(both, pair.ids[np.arange(count) % 9, at : at + 1])
+            for row in range(count):
+                pair.close(row % 9, at, logits[row])
+
+
+@pytest.mark.parametrize("config", ["0.8b", "2b", "4b", "9b", "27b"])
+@pytest.mark.parametrize("bits", [16, 8, 4])
+def test_products_are_shared_so_that_all_columns_are_read(config: str, bits: int) -> None:
+    sizes = sizes_of(config, Layout(bits, 64))
+    for tiles in (1, 2, 4):
+        plan = Plan(sizes, {}, tiles, 8, 132, 230_000)
+        assert plan.memory.nbytes <= 230_000 and plan.memory.chunk % 128 == 0 and plan.memory.depth >= 2
+        step = 32 * sizes.linear.subs([sizes.hidden, sizes.intermediate])
+        for name, columns in (("OUT", sizes.values), ("DOWN", sizes.intermediate), ("IN", sizes.hidden)):
+            shared = plan.sharing()[name]
+            assert columns % (shared.splits * step) == 0 and 8 % shared.shares == 0
+        plan.source()
     with pytest.raises(UnknownLayers):
-        share(64, 48, Layout(16, 64), 132, 16)
+        share(64, 48, 64, 132, 16)
+
+
+def sizes_of(config: str, layout: Layout) -> Sizes:
+    """Of Qwen3.5 in one of its sizes."""
+    (given,) = [json.loads(path.read_text())["text_config"] for path in CONFIGS.glob(f"qwen3.5-{config}.json")]
+    head_dim, every = given["head_dim"], given["full_attention_interval"]
+    return Sizes(
+        half=False, linear=layout, embedding=layout, head=layout, hidden=given["hidden_size"],
+        intermediate=given["intermediate_size"], vocabulary=given["vocab_size"], eps=1e-6,
+        pattern=tuple((at + 1) % every != 0 for at in range(given["num_hidden_layers"])),
+        heads=given["num_attention_heads"], kv_heads=given["num_key_value_heads"], head_dim=head_dim,
+        turned=head_dim // 8, scale=head_dim**-0.5, gated=True, head_norm=True,
+        key_heads=given["linear_num_key_heads"], value_heads=given["linear_num_value_heads"],
+        key_dim=given["linear_key_head_dim"], value_dim=given["linear_value_head_dim"],
+    )  # fmt: skip

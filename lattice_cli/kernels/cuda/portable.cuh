@@ -40,18 +40,17 @@ DEV void copy_async(u8* to, const u8* from) {
 DEV void commit_async() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N>
 DEV void wait_async() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
-DEV void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
 // c += a b with a (16, 16), b (16, 8): Nvidia's m16n8k16 fragments, 32-bit registers of two numbers each.
 template <bool HALF>
 DEV void multiply_add(float c[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
   if constexpr (HALF) {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   } else {
-    asm volatile(
+    asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -59,6 +58,7 @@ DEV void multiply_add(float c[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
 }
 
 DEV float as_float(u32 bits) { return __uint_as_float(bits); }
+DEV u32 as_bits(float value) { return __float_as_uint(value); }
 
 // In instructions, so that no header must be found and read.
 template <bool HALF>
@@ -80,25 +80,32 @@ DEV u32 narrow2(float low, float high) {
 template <bool HALF>
 DEV u16 narrow(float value) { return u16(narrow2<HALF>(value, 0.0f)); }
 
-// All blocks arrive before one goes on. `arrivals` only ever grows; all blocks must be on the GPU at once, so there are
-// no more of them than multiprocessors. A grid that waits for seconds has lost a block: it ends with a trap.
-DEV void sync_grid(u64* arrivals) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence();
-    const u64 ticket = atomicAdd(arrivals, 1ull);
-    const u64 goal = (ticket / gridDim.x + 1) * gridDim.x;
-    u64 seen, spins = 0;
-    do {
-      asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(arrivals) : "memory");
-      if (++spins > 100000000ull) __trap();
-    } while (seen < goal);
-    __threadfence();
-  }
-  __syncthreads();
+// A number that blocks wait for each other by: what a block did before it added is seen by who read the sum.
+DEV void add_release(u64* to) { asm volatile("red.release.gpu.global.add.u64 [%0], 1;" ::"l"(to) : "memory"); }
+DEV u64 load_acquire(const u64* from) {
+  u64 seen;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(from) : "memory");
+  return seen;
 }
+DEV void stop() { __trap(); }
+// Bytes of two words, numbered from a's first to b's last, as the digits of `which` say.
+DEV u32 pick_bytes(u32 a, u32 b, u32 which) { return __byte_perm(a, b, which); }
 
 #endif  // LATTICE_EMULATED
+
+// A barrier of the whole grid in two halves, so that a block can do something between them: all blocks have arrived before
+// one goes on. `arrivals` only ever grows; all blocks must be on the GPU at once, so there are no more of them than
+// multiprocessors. A grid that waits for seconds has lost a block: it ends with a trap.
+DEV void arrive_grid(u64* arrivals) {
+  sync_block();
+  if (thread_index() == 0) add_release(arrivals);
+}
+DEV void wait_grid(const u64* arrivals, u64 goal) {
+  if (thread_index() == 0)
+    for (u64 spins = 0; load_acquire(arrivals) < goal; spins++)
+      if (spins == 100000000ull) stop();
+  sync_block();
+}
 
 DEV float warp_sum(float value) {
   for (int mask = 16; mask > 0; mask /= 2) value += shuffle_xor(value, mask);

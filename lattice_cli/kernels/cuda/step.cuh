@@ -1,8 +1,8 @@
 // One step of decoding: every row gives one token and gets the logits of the next, in one kernel.
 //
-// One block a multiprocessor walks through the layers; between stages all blocks wait for each other (sync_grid), because
-// a kernel of its own for each stage costs the host more than the stage takes. A block asks for its weights of the
-// next stage before it waits. Residuals are added by who reads them: a product that is shared by blocks leaves its
+// One block a multiprocessor walks through the layers; between stages all blocks wait for each other, because a kernel of
+// its own for each stage costs the host more than the stage takes. A block says that it has arrived, asks for what it
+// will need and no other block makes (weights, states, keys and values), and only then waits. Residuals are added by who reads them: a product that is shared by blocks leaves its
 // shares (`partial`) side by side, so the same numbers are added in the same order whatever the grid.
 //
 // C, made by cuda_plan.py, has the sizes. Rows keep their lengths, pages of keys and values, and recurrent states in pools
@@ -37,7 +37,8 @@ struct Step {
   using Places = typename C::Places;
   using Place = typename C::Place;
   using S = Shared<C>;
-  using Linear = Layout<C::BITS, C::GROUP>;
+  using Linear = Layout<C::BITS, C::GROUP, C::SUBS>;
+  using Head = Layout<C::HEAD_BITS, C::HEAD_GROUP, C::HEAD_SUBS>;
   static constexpr int RP = S::RP, H = C::HIDDEN, THREADS = C::WARPS * 32;
   static constexpr int CHANNELS = 2 * C::KEY_HEADS * C::KEY_DIM + C::VALUE_HEADS * C::VALUE_DIM;
   static constexpr int VALUES = C::VALUE_HEADS * C::VALUE_DIM;
@@ -56,6 +57,8 @@ struct Step {
 
   const Arguments& a;
   const int rows;
+  mutable u64 goal;  // of the barrier that comes next, less the blocks
+  int crowd_bits = 0;
 
   // The workspace, in floats.
   static constexpr long H0 = 0, H1 = H0 + long(RP) * H, P1 = H1 + long(RP) * H, PO = P1 + long(RP) * JOINED;
@@ -65,23 +68,39 @@ struct Step {
   static constexpr long MIX = UP + long(RP) * C::INTERMEDIATE / 2;
   static constexpr long NORMED = MIX + long(RP) * MIXED / 2, WORK = NORMED + long(RP) * H / 2;
 
-  // What a block has beyond Shared: a copy of the arguments, and the layers' addresses, which they point to.
-  static constexpr int TAIL = (sizeof(Arguments) + 8 * C::LAYERS + 127) / 128 * 128;
+  // What a block has beyond Shared: a copy of the arguments, and what they point to and every stage reads: the layers'
+  // addresses, the rows' positions and slots.
+  static constexpr int TAIL = (sizeof(Arguments) + 8 * C::LAYERS + 8 * RP + 127) / 128 * 128;
 
   // Puts arguments where all threads read them; a register less each, and none in a thread's own memory.
   DEV static const Arguments& share(const Arguments& arguments, int bytes) {
     Arguments* copy = reinterpret_cast<Arguments*>(shared_memory() + bytes);
     const u8** layers = reinterpret_cast<const u8**>(copy + 1);
+    int *positions = reinterpret_cast<int*>(layers + C::LAYERS), *slots = positions + RP;
+    if (thread_index() < arguments.rows[0]) {
+      positions[thread_index()] = arguments.positions[thread_index()];
+      slots[thread_index()] = arguments.slots[thread_index()];
+    }
     if (thread_index() == 0) {
       for (int i = 0; i < C::LAYERS; i++) layers[i] = arguments.layers[i];
       *copy = arguments;
-      copy->layers = layers;
+      copy->layers = layers, copy->positions = positions, copy->slots = slots;
     }
     sync_block();
     return *copy;
   }
 
-  DEV Step(const Arguments& arguments) : a(arguments), rows(arguments.rows[0]) {}
+  // What has arrived before a step is a multiple of the blocks, and not all have arrived before this one has.
+  DEV Step(const Arguments& arguments) : a(arguments), rows(arguments.rows[0]), goal(load_acquire(arguments.arrivals)) {
+    goal -= goal % block_count();
+    while ((2 << crowd_bits) * rows <= C::WARPS) crowd_bits++;
+  }
+
+  DEV void arrive() const { arrive_grid(a.arrivals); }
+  DEV void wait() const {
+    goal += block_count();
+    wait_grid(a.arrivals, goal);
+  }
 
   DEV float* state_of(int row) const { return a.states + long(a.slots[row]) * STATE; }
   DEV float* joined() const { return a.work + P1; }
@@ -94,23 +113,39 @@ struct Step {
             reinterpret_cast<const u16*>(buffer + at.biases), rows, columns};
   }
 
-  // The hidden state: in `from`, plus the shares of a product; or an embedding.
+  DEV Matrix projections(int i) const {
+    return matrix(a.layers[i], C::places(C::recurrent(i)).in, C::recurrent(i) ? DELTA_ROWS : ATTENTION_ROWS, H);
+  }
+  DEV Matrix head() const { return matrix(a.head, {0, C::HEAD_SCALES, C::HEAD_BIASES}, C::VOCABULARY, H); }
+
+  // The hidden state: in `from`, plus the shares of a product.
+  template <int SPLITS>
   struct Residual {
     const Step& step;
     const float* from;
     const float* shares;
-    int splits;  // 0: an embedding
 
     DEV float4 read(int row, int k) const {
-      if (splits == 0) return step.embedded(row, k);
-      float4 sum = load_fresh4(from + long(row) * H + k);
-      for (int s = 0; s < splits; s++) {
-        const float4 more = load_fresh4(shares + (long(s) * RP + row) * H + k);
-        sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-      }
+      float4 sum = load_fresh4(from + long(row) * H + k), more[SPLITS];
+#pragma unroll
+      for (int s = 0; s < SPLITS; s++) more[s] = load_fresh4(shares + (long(s) * RP + row) * H + k);
+#pragma unroll
+      for (int s = 0; s < SPLITS; s++) sum.x += more[s].x, sum.y += more[s].y, sum.z += more[s].z, sum.w += more[s].w;
       return sum;
     }
   };
+
+  // The hidden states before the first layer, with shares of nothing.
+  DEV void embed() const {
+#pragma unroll 1
+    for (int i = block_index() * THREADS + thread_index(); i < rows * (H / 4); i += block_count() * THREADS) {
+      const int row = i / (H / 4), k = i % (H / 4) * 4;
+      *reinterpret_cast<float4*>(a.work + H0 + long(row) * H + k) = embedded(row, k);
+      for (int s = 0; s < C::DOWN_SPLITS; s++)
+        *reinterpret_cast<float4*>(a.work + PD + (long(s) * RP + row) * H + k) = float4{0, 0, 0, 0};
+    }
+    arrive();
+  }
 
   DEV float4 embedded(int row, int k) const {
     const long at = long(a.tokens[row]) * H + k;
@@ -130,192 +165,179 @@ struct Step {
     return {out[0], out[1], out[2], out[3]};
   }
 
-  // How the normalised hidden states reach shared memory: with few rows every block normalises all of them itself, and
-  // reads them once where they fit into its registers; with more rows a stage of their own does it once (settle).
-  static constexpr bool SETTLED = C::NT > 1;
-  static constexpr int KEPT = 4;  // groups of four numbers that a lane keeps
+  // How the normalised hidden states reach shared memory: with few rows every block normalises all of them itself and
+  // keeps them in registers meanwhile; with more rows a stage of their own does it once for all blocks (settle).
+  static constexpr int LEAST_KEPT = (H + THREADS * 4 - 1) / (THREADS * 4);  // for one row
+  static constexpr int KEPT = LEAST_KEPT > 2 ? LEAST_KEPT : 2;              // groups of four numbers that a lane keeps
 
-  // Sums of squares of the hidden states into shared memory, the states themselves to `to`: row r by block r.
-  // Several warps share a row while there are fewer rows than warps. `kept` gets a lane's numbers, as far as they fit.
-  DEV int measure(const Residual& h, float* to, float4 kept[KEPT]) const {
-    const int warp = thread_index() / 32, lane = thread_index() % 32;
-    int crowd = C::WARPS;  // warps of a row
-    while (crowd > 1 && C::WARPS / crowd < rows) crowd /= 2;
+  // The row that a warp has a part of, and the columns of a lane's groups; several warps share a row while there are fewer
+  // rows than warps.
+  DEV int crowd() const { return 1 << crowd_bits; }  // warps of a row
+  DEV int kept_row() const { return thread_index() / 32 >> crowd_bits; }
+  DEV int kept_column(int i) const {
+    return ((i << crowd_bits) + (thread_index() / 32 & (crowd() - 1))) * 128 + thread_index() % 32 * 4;
+  }
+  DEV bool settles() const {
+    return C::NT > 1 || C::CHUNK < H || rows * crowd() > C::WARPS || crowd() * 128 * KEPT < H;
+  }
+
+  DEV static float4 times(float4 v, float4 w, float scale) {
+    return {v.x * w.x * scale, v.y * w.y * scale, v.z * w.z * scale, v.w * w.w * scale};
+  }
+  DEV static float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
+
+  // The hidden states in `kept` go to `to`, row r by block r, their sums of squares to shared memory; what is kept are the
+  // states times the norm's weights.
+  DEV void measure(float* to, const float4 weight[KEPT], float4 kept[KEPT]) const {
+    float sum = 0;
+    if (kept_row() < rows) {
+#pragma unroll
+      for (int i = 0; i < KEPT; i++) {
+        if (kept_column(i) >= H) break;
+        if (to != nullptr && kept_row() % block_count() == block_index())
+          *reinterpret_cast<float4*>(to + long(kept_row()) * H + kept_column(i)) = kept[i];
+        sum += squares(kept[i]);
+        kept[i] = times(kept[i], weight[i], 1.0f);
+      }
+    }
+    sum = warp_sum(sum);
+    if (thread_index() % 32 == 0) S::misc()[thread_index() / 32] = sum;
     sync_block();
+  }
+
+  template <class L>
+  DEV void stage_kept(const float4 kept[KEPT]) const {
+    const int warps = crowd(), row = kept_row();
+    if (row >= rows) return;
+    float sum = 0;
+    for (int c = 0; c < warps; c++) sum += S::misc()[row * warps + c];
+    const float scale = rsqrtf(sum / H + C::EPS);
+#pragma unroll
+    for (int i = 0; i < KEPT; i++)
+      if (kept_column(i) < H) put4<L>(S::rows() + row * S::PITCH, kept_column(i), kept[i], scale);
+  }
+
+  // Four numbers, rounded, from column k on.
+  template <class L>
+  DEV static void put4(u16* row, int k, float4 v, float scale) {
+    const u32 low = narrow2<C::HALF>(v.x * scale, v.y * scale), high = narrow2<C::HALF>(v.z * scale, v.w * scale);
+    if constexpr (L::BITS == 4) {
+      u16* to = row + place<L>(k);
+      to[0] = u16(low), to[2] = u16(low >> 16), to[4] = u16(high), to[6] = u16(high >> 16);
+    } else {
+      *reinterpret_cast<uint2*>(row + k) = uint2{low, high};
+    }
+  }
+
+  // Once for all blocks: normalised numbers to `normed()`, row r by block r.
+  template <class L, class R>
+  DEV void settle(const R& h, float* to, const float* weight) const {
+    float* sums = S::misc();
 #pragma unroll 1
-    for (int row = warp / crowd; row < rows; row += C::WARPS / crowd) {
+    for (int row = block_index(); row < rows; row += block_count()) {
+      float4 kept[KEPT];
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < KEPT; i++) {
-        const int k = (i * crowd + warp % crowd) * 128 + lane * 4;
-        if (k < H) take(h, to, row, k, sum, kept[i]);
+        const int k = (i * THREADS + thread_index()) * 4;
+        if (k < H) kept[i] = h.read(row, k);
       }
-#pragma unroll 1
-      for (int k = (KEPT * crowd + warp % crowd) * 128 + lane * 4; k < H; k += crowd * 128) {
-        float4 v;
-        take(h, to, row, k, sum, v);
+#pragma unroll
+      for (int i = 0; i < KEPT; i++) {
+        const int k = (i * THREADS + thread_index()) * 4;
+        if (k >= H) break;
+        if (to != nullptr) *reinterpret_cast<float4*>(to + long(row) * H + k) = kept[i];
+        sum += squares(kept[i]);
       }
       sum = warp_sum(sum);
-      if (lane == 0) S::misc()[row * crowd + warp % crowd] = sum;
-    }
-    sync_block();
-    return crowd;
-  }
-
-  DEV void take(const Residual& h, float* to, int row, int k, float& sum, float4& v) const {
-    v = h.read(row, k);
-    sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-    if (to != nullptr && row % block_count() == block_index()) *reinterpret_cast<float4*>(to + long(row) * H + k) = v;
-  }
-
-  DEV float scale_of(int row, int crowd) const {
-    float sum = 0;
-    for (int c = 0; c < crowd; c++) sum += S::misc()[row * crowd + c];
-    return rsqrtf(sum / H + C::EPS);
-  }
-
-  template <class L>
-  DEV void put_normed(int row, int k, float4 v, float scale, const float* weight) const {
-    const float4 w = *reinterpret_cast<const float4*>(weight + k);
-    put<C, L>(row, k, v.x * scale * w.x), put<C, L>(row, k + 1, v.y * scale * w.y);
-    put<C, L>(row, k + 2, v.z * scale * w.z), put<C, L>(row, k + 3, v.w * scale * w.w);
-  }
-
-  // Columns of the normalised hidden states into shared memory.
-  template <class L>
-  DEV void stage_normed(const Residual& h, const float* weight, int crowd, const float4 kept[KEPT], int begin,
-                        int length) const {
-    const int warp = thread_index() / 32, lane = thread_index() % 32;
-    if (length == H && rows * crowd <= C::WARPS && crowd * 128 * KEPT >= H) {  // all of it is in registers
-      const int row = warp / crowd;
-      if (row < rows) {
-        const float scale = scale_of(row, crowd);
+      sync_block();
+      if (thread_index() % 32 == 0) sums[thread_index() / 32] = sum;
+      sync_block();
+      sum = 0;
+      for (int w = 0; w < C::WARPS; w++) sum += sums[w];
+      const float scale = rsqrtf(sum / H + C::EPS);
+      u16* out = normed() + long(row) * H;
 #pragma unroll
-        for (int i = 0; i < KEPT; i++) {
-          const int k = (i * crowd + warp % crowd) * 128 + lane * 4;
-          if (k < H) put_normed<L>(row, k, kept[i], scale, weight);
-        }
-      }
-      return;
-    }
-#pragma unroll 1
-    for (int i = thread_index(); i < rows * length / 4; i += THREADS) {
-      const int row = i / (length / 4), k = i % (length / 4) * 4;
-      put_normed<L>(row, k, h.read(row, begin + k), scale_of(row, crowd), weight + begin);
-    }
-  }
-
-  // The same for many rows, once for all blocks: normalised numbers to `normed()`.
-  DEV void settle(const Residual& h, float* to, const float* weight) const {
-    if (block_index() < rows) {
-      float* sums = S::misc();
-#pragma unroll 1
-      for (int row = block_index(); row < rows; row += block_count()) {
-        float sum = 0;
-#pragma unroll 1
-        for (int k = thread_index() * 4; k < H; k += THREADS * 4) {
-          float4 v;
-          take(h, to, row, k, sum, v);
-        }
-        sum = warp_sum(sum);
-        sync_block();
-        if (thread_index() % 32 == 0) sums[thread_index() / 32] = sum;
-        sync_block();
-        sum = 0;
-        for (int w = 0; w < C::WARPS; w++) sum += sums[w];
-        const float scale = rsqrtf(sum / H + C::EPS);
-#pragma unroll 1
-        for (int k = thread_index() * 4; k < H; k += THREADS * 4) {
-          const float4 v = h.read(row, k), w = *reinterpret_cast<const float4*>(weight + k);
-          u16* out = normed() + long(row) * H + k;
-          out[0] = narrow<C::HALF>(v.x * scale * w.x), out[1] = narrow<C::HALF>(v.y * scale * w.y);
-          out[2] = narrow<C::HALF>(v.z * scale * w.z), out[3] = narrow<C::HALF>(v.w * scale * w.w);
-        }
+      for (int i = 0; i < KEPT; i++) {
+        const int k = (i * THREADS + thread_index()) * 4;
+        if (k < H) put4<L>(out, k, times(kept[i], *reinterpret_cast<const float4*>(weight + k), 1.0f), scale);
       }
     }
-    sync_grid(a.arrivals);
+    arrive();
+    wait();
   }
 
-  // A product of the normalised hidden states, after what other blocks still do; the states go to `to`.
-  template <class L, int SHARES, bool PAIRED, class Finish>
-  DEV void normed_product(const Matrix& w, const Matrix& second, const Residual& h, float* to, const float* weight,
-                          bool wait, Finish&& finish) const {
-    if constexpr (SETTLED) {
-      product<C, L, SHARES, PAIRED>(
-          rows, w, second, 1,
-          [&] {
-            if (wait) sync_grid(a.arrivals);
-            settle(h, to, weight);
-          },
-          [&](int begin, int length) { stage_plain<L>(normed(), H, begin, length); }, finish);
-    } else {
-      int crowd = 1;
-      float4 kept[KEPT];
-      product<C, L, SHARES, PAIRED>(
-          rows, w, second, 1,
-          [&] {
-            if (wait) sync_grid(a.arrivals);
-            crowd = measure(h, to, kept);
-          },
-          [&](int begin, int length) { stage_normed<L>(h, weight, crowd, kept, begin, length); }, finish);
-    }
+  // A product of the normalised hidden states, which other blocks still make; the states go to `to`.
+  template <class L, int SHARES, bool PAIRED, class R, class Finish>
+  DEV void normed_product(const Matrix& w, const Matrix& second, const R& h, float* to, const float* weight,
+                          Finish&& finish) const {
+    const bool settled = settles();
+    float4 kept[KEPT], weights[KEPT];
+    product<C, L, SHARES, PAIRED>(
+        rows, w, second, 1,
+        [&](int phase) {
+          if (phase == 0) {
+            if (!settled)
+#pragma unroll
+              for (int i = 0; i < KEPT; i++)
+                if (kept_column(i) < H) weights[i] = *reinterpret_cast<const float4*>(weight + kept_column(i));
+            wait();
+            if (!settled && kept_row() < rows)
+#pragma unroll
+              for (int i = 0; i < KEPT; i++)
+                if (kept_column(i) < H) kept[i] = h.read(kept_row(), kept_column(i));
+          } else if (settled) {
+            settle<L>(h, to, weight);
+          } else {
+            measure(to, weights, kept);
+          }
+        },
+        [&](int begin, int length) {
+          if (settled)
+            stage_plain(normed(), H, begin, length);
+          else
+            stage_kept<L>(kept);
+        },
+        finish);
   }
 
-  // Columns that are already 16-bit numbers.
-  template <class L>
+  // Columns that are already 16-bit numbers, in their places among eight.
   DEV void stage_plain(const u16* from, int width, int begin, int length) const {
+    const int pieces = length / 8;
 #pragma unroll 1
-    for (int i = thread_index(); i < rows * length / 8; i += THREADS) {
-      const int row = i / (length / 8), k = i % (length / 8) * 8;
-      const uint4 v = load_fresh16(from + long(row) * width + begin + k);
-      if constexpr (L::BITS == 4) {
-        const u32 w[4] = {v.x, v.y, v.z, v.w};
-        u16* to = S::rows() + row * S::PITCH + k;
-        for (int j = 0; j < 8; j++) to[place<L>(j)] = u16(w[j / 2] >> (j % 2 * 16));
-      } else {
-        *reinterpret_cast<uint4*>(S::rows() + row * S::PITCH + k) = v;
-      }
-    }
+    for (int row = thread_index() / 32; row < rows; row += C::WARPS)
+#pragma unroll 4
+      for (int i = thread_index() % 32; i < pieces; i += 32)
+        copy_async<16>(reinterpret_cast<u8*>(S::rows() + row * S::PITCH + i * 8),
+                       reinterpret_cast<const u8*>(from + long(row) * width + begin + i * 8));
+    commit_async();
+    wait_async<0>();
   }
 
-  // One head of a recurrent layer's output: a norm, times silu of its gate; one warp, each lane its numbers.
+  // One head of a recurrent layer's output: a norm, times silu of its gate z; one warp, each lane its numbers.
   static constexpr int GATED_EACH = C::VALUE_DIM / 32;
-  DEV void gate(int row, int column, const float* weight, float y[GATED_EACH]) const {
-    const int lane = thread_index() % 32;
+  DEV void gate(const float* weight, const float z[GATED_EACH], float y[GATED_EACH]) const {
     float sum = 0;
     for (int e = 0; e < GATED_EACH; e++) sum += y[e] * y[e];
     sum = warp_sum(sum);
     const float scale = rsqrtf(sum / C::VALUE_DIM + C::EPS);
-    for (int e = 0; e < GATED_EACH; e++) {
-      const float z = load_fresh(joined() + long(row) * JOINED + CHANNELS + column + lane * GATED_EACH + e);
-      y[e] *= scale * weight[lane * GATED_EACH + e] * silu(z);
-    }
+    for (int e = 0; e < GATED_EACH; e++) y[e] *= scale * weight[e] * silu(z[e]);
   }
-
-  // A whole head at once, by the block that made it.
-  DEV void gate_head(int row, int head, const float* results, const float* weight) const {
-    sync_block();
-    if (thread_index() / 32 == 0) {
-      const int at = thread_index() * GATED_EACH;
-      float y[GATED_EACH];
-      for (int e = 0; e < GATED_EACH; e++) y[e] = results[at + e];
-      gate(row, head * C::VALUE_DIM, weight, y);
-      for (int e = 0; e < GATED_EACH; e++)
-        mixed()[long(row) * VALUES + head * C::VALUE_DIM + at + e] = narrow<C::HALF>(y[e]);
-    }
-  }
+  DEV const float* gate_of(int row, int column) const { return joined() + long(row) * JOINED + CHANNELS + column; }
 
   // Columns of the recurrent layer's output whose heads several blocks have made.
   DEV void stage_gated(const float* weight, int begin, int length) const {
     const int warp = thread_index() / 32, lane = thread_index() % 32, heads = length / C::VALUE_DIM;
+    float w[GATED_EACH];
+    load_each<GATED_EACH>(weight + lane * GATED_EACH, w);
 #pragma unroll 1
     for (int i = warp; i < rows * heads; i += C::WARPS) {
-      const int row = i / heads, k = i % heads * C::VALUE_DIM;
-      float y[GATED_EACH];
-      for (int e = 0; e < GATED_EACH; e++)
-        y[e] = load_fresh(a.work + Y + long(row) * VALUES + begin + k + lane * GATED_EACH + e);
-      gate(row, begin + k, weight, y);
-      for (int e = 0; e < GATED_EACH; e++) put<C, Linear>(row, k + lane * GATED_EACH + e, y[e]);
+      const int row = i / heads, k = i % heads * C::VALUE_DIM + lane * GATED_EACH;
+      float y[GATED_EACH], z[GATED_EACH];
+      fresh_each<GATED_EACH>(a.work + Y + long(row) * VALUES + begin + k, y);
+      fresh_each<GATED_EACH>(gate_of(row, begin + k), z);
+      gate(w, z, y);
+      for (int e = 0; e < GATED_EACH; e++) S::rows()[row * S::PITCH + place<Linear>(k + e)] = narrow<C::HALF>(y[e]);
     }
   }
 
@@ -326,82 +348,229 @@ struct Step {
     return shares;
   }
 
-  // Asks for the states of a block's first unit.
-  DEV void warm_states(int index) const {
-    const int shares = head_shares(), width = C::VALUE_DIM / shares, unit = block_index();
-    if (unit >= rows * C::VALUE_HEADS * shares) return;
-    const int row = unit / (C::VALUE_HEADS * shares), head = unit / shares % C::VALUE_HEADS;
-    const float* from =
-        state_of(row) + ((long(index) * C::VALUE_HEADS + head) * C::VALUE_DIM + unit % shares * width) * C::KEY_DIM;
-    for (int i = thread_index() * 32; i < width * C::KEY_DIM; i += THREADS * 32) prefetch(from + i);
+  // A row of BYTES from memory to shared memory by one warp, whose lanes may read it after sync_warp.
+  template <int BYTES>
+  DEV static void copy_row(void* to, const void* from) {
+    constexpr int PIECE = BYTES % 512 == 0 ? 16 : BYTES % 256 == 0 ? 8 : 4;
+#pragma unroll
+    for (int at = thread_index() % 32 * PIECE; at < BYTES; at += 32 * PIECE)
+      copy_async<PIECE>(static_cast<u8*>(to) + at, static_cast<const u8*>(from) + at);
   }
+  // How many rows of so many bytes each warp can have on their way in `room` bytes: a power of two, at most 16.
+  static constexpr int ring_of(int bytes, int room) {
+    int depth = 16;
+    while (depth > 1 && depth * bytes * C::WARPS > room) depth /= 2;
+    return depth;
+  }
+
+  // The states of recurrent heads as one warp meets them: of every unit the rows of a head's share that are its own, through
+  // a ring in shared memory.
+  struct States {
+    static constexpr int RING = ring_of(4 * C::KEY_DIM, S::PIPE + 2 * RP * S::PITCH);
+
+    const Step& step;
+    const int index, shares, width, units;
+    int unit, d;
+    float* from = nullptr;
+    u32 sent = 0, taken = 0;
+
+    DEV States(const Step& step, int index, int shares)
+        : step(step), index(index), shares(shares), width(C::VALUE_DIM / shares),
+          units(step.rows * C::VALUE_HEADS * shares), unit(block_index()), d(thread_index() / 32) {
+      if (unit < units) from = of(unit);
+      fill();
+    }
+    DEV void fill() {
+#pragma unroll 1
+      while (sent < taken + RING) send();
+    }
+    DEV float* of(int unit) const {
+      const int row = unit / (C::VALUE_HEADS * shares), head = unit / shares % C::VALUE_HEADS;
+      return step.state_of(row) +
+             ((long(index) * C::VALUE_HEADS + head) * C::VALUE_DIM + unit % shares * width) * C::KEY_DIM;
+    }
+    DEV float* slot(u32 number) const {
+      return reinterpret_cast<float*>(S::pipe()) + (thread_index() / 32 * RING + number % RING) * C::KEY_DIM;
+    }
+    DEV void send() {
+      if (unit < units) {
+        copy_row<4 * C::KEY_DIM>(slot(sent), from + long(d) * C::KEY_DIM);
+        if ((d += C::WARPS) >= width) {
+          unit += block_count(), d = thread_index() / 32;
+          if (unit < units) from = of(unit);
+        }
+      }
+      commit_async();
+      sent++;
+    }
+  };
+
+  // The delta rule for COUNT rows of a state, whose lanes have keys k and queries q; `out` gets what each row answers.
+  template <int COUNT, int EACH>
+  DEV static void correct(States& states, float* to, const float* v, int d, float decay, float beta, const float k[EACH],
+                          const float q[EACH], float out[COUNT]) {
+    const int lane = thread_index() % 32;
+    float s[COUNT][EACH], memory[COUNT];
+    wait_async<States::RING - COUNT>();
+    sync_warp();
+    for (int c = 0; c < COUNT; c++) {
+      load_each<EACH>(states.slot(states.taken + c) + lane * EACH, s[c]);
+      memory[c] = 0;
+      for (int e = 0; e < EACH; e++) s[c][e] *= decay, memory[c] += s[c][e] * k[e];
+    }
+    for (int c = 0; c < COUNT; c++) memory[c] = warp_sum(memory[c]);
+    for (int c = 0; c < COUNT; c++) {
+      const float change = (v[d + c * C::WARPS] - memory[c]) * beta;
+      out[c] = 0;
+      for (int e = 0; e < EACH; e++) s[c][e] += k[e] * change, out[c] += s[c][e] * q[e];
+      store_each<EACH>(to + long(d + c * C::WARPS) * C::KEY_DIM + lane * EACH, s[c]);
+    }
+    for (int c = 0; c < COUNT; c++) out[c] = warp_sum(out[c]);
+    sync_warp();  // all lanes have read what is overwritten now
+    states.taken += COUNT;
+    states.fill();
+  }
+
+  // Channel i of a unit: those of its query, of its key, of its share of the values.
+  DEV static int channel_of(int head, int width, int share, int i) {
+    constexpr int KD = C::KEY_DIM, RATIO = C::VALUE_HEADS / C::KEY_HEADS;
+    return i < KD       ? head / RATIO * KD + i
+           : i < 2 * KD ? (C::KEY_HEADS + head / RATIO) * KD + i - KD
+                        : 2 * C::KEY_HEADS * KD + head * C::VALUE_DIM + share * width + i - 2 * KD;
+  }
+
+  // What a thread needs for a unit of the recurrent heads.
+  struct Inputs {
+    static constexpr int MOST = (2 * C::KEY_DIM + C::VALUE_DIM + THREADS - 1) / THREADS;  // channels
+
+    float4 w[MOST];
+    float older[MOST][3], now[MOST], z[GATED_EACH], rate, bias, b, x;
+
+    // What no other block makes.
+    DEV void read(const Step& step, const u8* layer, const Places& at, int index, int shares, int unit) {
+      const int row = unit / (C::VALUE_HEADS * shares), head = unit / shares % C::VALUE_HEADS;
+      const int width = C::VALUE_DIM / shares, position = step.a.positions[row];
+      const float* taps = step.state_of(row) + DELTAS + long(index) * 4 * CHANNELS;
+#pragma unroll
+      for (int n = 0; n < MOST; n++) {
+        const int i = thread_index() + n * THREADS;
+        if (i >= 2 * C::KEY_DIM + width) break;
+        const int channel = channel_of(head, width, unit % shares, i);
+        w[n] = *reinterpret_cast<const float4*>(floats(layer, at.conv) + 4 * channel);
+        for (int o = 0; o < 3; o++) older[n][o] = taps[((position + 1 + o) & 3) * CHANNELS + channel];
+      }
+      rate = floats(layer, at.a_log)[head], bias = floats(layer, at.dt_bias)[head];
+    }
+    // What the layer's first product gave.
+    DEV void read_fresh(const Step& step, int shares, int unit) {
+      const int row = unit / (C::VALUE_HEADS * shares), head = unit / shares % C::VALUE_HEADS;
+      const int width = C::VALUE_DIM / shares;
+      const float* in = step.joined() + long(row) * JOINED;
+#pragma unroll
+      for (int n = 0; n < MOST; n++) {
+        const int i = thread_index() + n * THREADS;
+        if (i < 2 * C::KEY_DIM + width) now[n] = load_fresh(in + channel_of(head, width, unit % shares, i));
+      }
+      b = load_fresh(in + CHANNELS + VALUES + head);
+      x = load_fresh(in + CHANNELS + VALUES + C::VALUE_HEADS + head);
+      if (shares == 1 && thread_index() < 32)
+        fresh_each<GATED_EACH>(step.gate_of(row, head * C::VALUE_DIM + thread_index() * GATED_EACH), z);
+    }
+  };
 
   // A recurrent layer's own work: convolution, gates, and the delta rule on the states of (row, head, share of the
-  // values). https://arxiv.org/abs/2412.06464, as Qwen3.5 has it.
+  // values). https://arxiv.org/abs/2412.06464, as Qwen3.5 has it. What other blocks make it waits for itself.
   DEV void delta_rule(const u8* layer, const Places& at, int index) const {
     constexpr int KD = C::KEY_DIM, EACH = KD / 32, RATIO = C::VALUE_HEADS / C::KEY_HEADS;
+    constexpr int MOST = Inputs::MOST;
+    constexpr int COUNT = C::VALUE_DIM % (4 * C::WARPS) == 0 && States::RING >= 8 ? 4 : 1;
     const int shares = head_shares(), width = C::VALUE_DIM / shares, warp = thread_index() / 32, lane = thread_index() % 32;
-    float *q = S::misc(), *k = q + KD, *v = k + KD, *norms = v + C::VALUE_DIM, *results = norms + 2;
+    float *q = S::misc(), *k = q + KD, *v = k + KD, *results = v + C::VALUE_DIM;
+    States states(*this, index, shares);
+    Inputs own;
+    bool waited = false;
+    // What a unit needs is on its way while the one before it is worked on; the first round only asks.
 #pragma unroll 1
-    for (int unit = block_index(); unit < rows * C::VALUE_HEADS * shares; unit += block_count()) {
-      const int row = unit / (C::VALUE_HEADS * shares), head = unit / shares % C::VALUE_HEADS, share = unit % shares;
-      const int key_head = head / RATIO, position = a.positions[row];
-      const float* in = joined() + long(row) * JOINED;
-      float* taps = state_of(row) + DELTAS + long(index) * 4 * CHANNELS;
-      float* states = state_of(row) + ((long(index) * C::VALUE_HEADS + head) * C::VALUE_DIM + share * width) * KD + lane * EACH;
-      float first[EACH];  // the state's first row is on its way meanwhile
-      if (warp < width) load_each<EACH>(states + long(warp) * KD, first);
-      const float b = load_fresh(in + CHANNELS + VALUES + head);
-      const float x = load_fresh(in + CHANNELS + VALUES + C::VALUE_HEADS + head) + floats(layer, at.dt_bias)[head];
-      sync_block();
-#pragma unroll 1
-      for (int i = thread_index(); i < 2 * KD + width; i += THREADS) {
-        const int channel = i < KD       ? key_head * KD + i
-                            : i < 2 * KD ? (C::KEY_HEADS + key_head) * KD + i - KD
-                                         : 2 * C::KEY_HEADS * KD + head * C::VALUE_DIM + share * width + i - 2 * KD;
-        const float now = load_fresh(in + channel);
-        const float4 w = *reinterpret_cast<const float4*>(floats(layer, at.conv) + 4 * channel);
-        float sum = w.w * now;
-        sum += w.z * taps[((position + 3) & 3) * CHANNELS + channel];
-        sum += w.y * taps[((position + 2) & 3) * CHANNELS + channel];
-        sum += w.x * taps[((position + 1) & 3) * CHANNELS + channel];
-        const bool owner = i >= 2 * KD || (head % RATIO == 0 && share == 0);
-        if (owner) taps[(position & 3) * CHANNELS + channel] = now;
-        q[i] = silu(sum);  // q, k and v lie one after the other
+    for (int unit = block_index() - block_count(); unit < states.units; unit += block_count()) {
+      const bool works = unit >= 0;
+      const int row = works ? unit / (C::VALUE_HEADS * shares) : 0, head = unit / shares % C::VALUE_HEADS, share = unit % shares;
+      float decay = 0, beta = 0, kk[EACH], qq[EACH], z[GATED_EACH];
+      if (works) {
+        const int position = a.positions[row];
+        float* taps = state_of(row) + DELTAS + long(index) * 4 * CHANNELS;
+        sync_block();  // the unit before has been read
+#pragma unroll
+        for (int n = 0; n < MOST; n++) {
+          const int i = thread_index() + n * THREADS;
+          if (i >= 2 * KD + width) break;
+          const float4 w = own.w[n];
+          const float sum = w.w * own.now[n] + w.z * own.older[n][2] + w.y * own.older[n][1] + w.x * own.older[n][0];
+          const bool owner = i >= 2 * KD || (head % RATIO == 0 && share == 0);
+          if (owner) taps[(position & 3) * CHANNELS + channel_of(head, width, share, i)] = own.now[n];
+          q[i] = silu(sum);  // q, k and v lie one after the other
+        }
+        sync_block();
+        decay = expf(-expf(own.rate) * softplus(own.x + own.bias)), beta = sigmoid(own.b);
+        float length_k = 0, length_q = 0;
+        for (int e = 0; e < EACH; e++) {
+          kk[e] = k[lane * EACH + e], qq[e] = q[lane * EACH + e];
+          length_k += kk[e] * kk[e], length_q += qq[e] * qq[e];
+        }
+        const float scale_k = rsqrtf(warp_sum(length_k) + 1e-6f);
+        const float scale_q = rsqrtf(warp_sum(length_q) + 1e-6f) * rsqrtf(float(KD));
+        for (int e = 0; e < EACH; e++) kk[e] *= scale_k, qq[e] *= scale_q;
+        for (int e = 0; e < GATED_EACH; e++) z[e] = own.z[e];
       }
-      sync_block();
-      if (warp < 2) {
-        float sum = 0;
-        for (int i = lane; i < KD; i += 32) sum += q[warp * KD + i] * q[warp * KD + i];
-        sum = warp_sum(sum);
-        if (lane == 0) norms[warp] = rsqrtf(sum + 1e-6f) * (warp == 0 ? rsqrtf(float(KD)) : 1.0f);
+      const int then = unit + block_count();
+      if (then < states.units) {
+        own.read(*this, layer, at, index, shares, then);
+        if (!works) wait();
+        waited = true;
+        own.read_fresh(*this, shares, then);
       }
-      sync_block();
-      const float decay = expf(-expf(floats(layer, at.a_log)[head]) * softplus(x)), beta = sigmoid(b);
-      float kk[EACH], qq[EACH];
-      for (int e = 0; e < EACH; e++) kk[e] = k[lane * EACH + e] * norms[1], qq[e] = q[lane * EACH + e] * norms[0];
-#pragma unroll 2
-      for (int d = warp; d < width; d += C::WARPS) {
-        float* state = states + long(d) * KD;
-        float s[EACH], memory = 0;
-        if (d == warp)
-          for (int e = 0; e < EACH; e++) s[e] = first[e];
-        else
-          load_each<EACH>(state, s);
-        for (int e = 0; e < EACH; e++) s[e] *= decay, memory += s[e] * kk[e];
-        memory = warp_sum(memory);
-        const float change = (v[d] - memory) * beta;
-        float out = 0;
-        for (int e = 0; e < EACH; e++) s[e] += kk[e] * change, out += s[e] * qq[e];
-        out = warp_sum(out);
-        store_each<EACH>(state, s);
+      if (!works) continue;
+      const auto keep = [&](int d, float out) {
         if (lane == 0 && shares > 1) a.work[Y + long(row) * VALUES + head * C::VALUE_DIM + share * width + d] = out;
         if (lane == 0 && shares == 1) results[d] = out;
+      };
+      float* to = states.of(unit);
+      int d = warp;
+#pragma unroll 1
+      for (; COUNT > 1 && d + (COUNT - 1) * C::WARPS < width; d += COUNT * C::WARPS) {
+        float out[COUNT];
+        correct<COUNT, EACH>(states, to, v, d, decay, beta, kk, qq, out);
+        for (int c = 0; c < COUNT; c++) keep(d + c * C::WARPS, out[c]);
       }
-      if (shares == 1) gate_head(row, head, results, floats(layer, at.out_norm));
+#pragma unroll 1
+      for (; d < width; d += C::WARPS) {
+        float out[1];
+        correct<1, EACH>(states, to, v, d, decay, beta, kk, qq, out);
+        keep(d, out[0]);
+      }
+      if (shares == 1) {  // a whole head: its norm and gate at once
+        sync_block();
+        if (warp == 0) {
+          float y[GATED_EACH], norm[GATED_EACH];
+          load_each<GATED_EACH>(floats(layer, at.out_norm) + lane * GATED_EACH, norm);
+          for (int e = 0; e < GATED_EACH; e++) y[e] = results[lane * GATED_EACH + e];
+          gate(norm, z, y);
+          for (int e = 0; e < GATED_EACH; e++)
+            mixed()[long(row) * VALUES + place<Linear>(head * C::VALUE_DIM + lane * GATED_EACH + e)] = narrow<C::HALF>(y[e]);
+        }
+      }
     }
+    wait_async<0>();
+    if (!waited) wait();
   }
 
+  template <int N>
+  DEV static void fresh_each(const float* from, float* to) {
+    if constexpr (N % 4 == 0) {
+      for (int i = 0; i < N; i += 4) *reinterpret_cast<float4*>(to + i) = load_fresh4(from + i);
+    } else {
+      for (int i = 0; i < N; i++) to[i] = load_fresh(from + i);
+    }
+  }
   template <int N>
   DEV static void load_each(const float* from, float* to) {
     if constexpr (N % 4 == 0) {
@@ -420,10 +589,8 @@ struct Step {
   }
 
   // Attention. A row's context is cut into as many parts as keep all blocks busy.
-  DEV int parts(int row) const {
-    const int most = least(C::MOST_PARTS, ceil_div(2 * block_count(), rows * BUNDLES));
-    return least(most, ceil_div(a.positions[row] + 1, 32));
-  }
+  DEV int most_parts() const { return least(C::MOST_PARTS, ceil_div(2 * block_count(), rows * BUNDLES)); }
+  DEV int parts(int row, int most) const { return least(most, ceil_div(a.positions[row] + 1, 32)); }
 
   DEV u16* page(int row, int layer, int values, int head, int token) const {
     const long number = a.table[row * a.table_width + token / C::PAGE];
@@ -433,20 +600,17 @@ struct Step {
 
   // One head of the joined product, normalised and turned, into shared memory; one warp.
   DEV void turned(const float* from, const float* norm, int position, float* to) const {
-    constexpr int D = C::HEAD_DIM;
+    constexpr int EACH = C::HEAD_DIM / 32;
     const int lane = thread_index() % 32;
-    float scale = 1;
+    float x[EACH], w[EACH], sum = 0;
+#pragma unroll
+    for (int e = 0; e < EACH; e++) x[e] = load_fresh(from + lane + 32 * e), w[e] = C::HEAD_NORM ? norm[lane + 32 * e] : 1.0f;
     if constexpr (C::HEAD_NORM) {
-      float sum = 0;
-#pragma unroll 1
-      for (int d = lane; d < D; d += 32) {
-        const float x = load_fresh(from + d);
-        sum += x * x;
-      }
-      scale = rsqrtf(warp_sum(sum) / D + C::EPS);
+      for (int e = 0; e < EACH; e++) sum += x[e] * x[e];
+      const float scale = rsqrtf(warp_sum(sum) / C::HEAD_DIM + C::EPS);
+      for (int e = 0; e < EACH; e++) x[e] *= scale * w[e];
     }
-#pragma unroll 1
-    for (int d = lane; d < D; d += 32) to[d] = load_fresh(from + d) * scale * (C::HEAD_NORM ? norm[d] : 1.0f);
+    for (int e = 0; e < EACH; e++) to[lane + 32 * e] = x[e];
     sync_warp();
 #pragma unroll 1
     for (int d = lane; d < C::TURNED; d += 32) {
@@ -459,20 +623,80 @@ struct Step {
     sync_warp();
   }
 
-  DEV void attend(const u8* layer, const Places& at, int index) const {
-    constexpr int D = C::HEAD_DIM, EACH = D / 32;
-    const int warp = thread_index() / 32, lane = thread_index() % 32;
-    float* heads = reinterpret_cast<float*>(S::rows());        // (TOGETHER + 1, D): queries, the new key
-    float* merged = heads + (TOGETHER + 1) * D;                // (WARPS, TOGETHER, PART)
-    const int most = least(C::MOST_PARTS, ceil_div(2 * block_count(), rows * BUNDLES));
+  // Keys and values of earlier tokens as one warp meets them: of every part that is this block's each WARPS-th token.
+  struct Tokens {
+    static constexpr int BYTES = 2 * C::HEAD_DIM, RING = ring_of(2 * BYTES, S::PIPE);
+
+    const Step& step;
+    const int index, most;
+    int unit, token = 0, end = 0;
+    const u16* from = nullptr;
+    u32 sent = 0, taken = 0;
+
+    DEV Tokens(const Step& step, int index, int most) : step(step), index(index), most(most), unit(block_index()) {
+      open();
 #pragma unroll 1
-    for (int unit = block_index(); unit < rows * BUNDLES * most; unit += block_count()) {
-      const int row = unit / (BUNDLES * most), bundle = unit / most % BUNDLES, part = unit % most;
-      const int count = parts(row), position = a.positions[row];
+      for (int i = 0; i < RING; i++) send();
+    }
+    DEV int units() const { return step.rows * BUNDLES * most; }
+    // Goes to the next token, to the next unit that has one, or to nothing.
+    DEV void open() {
+      for (; unit < units(); unit += block_count()) {
+        const int row = unit / (BUNDLES * most), part = unit % most, count = step.parts(row, most);
+        if (part >= count) continue;
+        const int position = step.a.positions[row];
+        token = position * part / count + thread_index() / 32, end = position * (part + 1) / count;
+        if (token < end) return find();
+      }
+    }
+    DEV void find() {
+      const int key_head = unit / most % BUNDLES / (PER_KEY / TOGETHER);
+      from = step.page(unit / (BUNDLES * most), index, 0, key_head, token);
+    }
+    DEV u16* slot(u32 number) const {
+      return reinterpret_cast<u16*>(S::pipe()) + (thread_index() / 32 * RING + number % RING) * 2 * C::HEAD_DIM;
+    }
+    DEV void send() {
+      if (unit < units()) {
+        copy_row<BYTES>(slot(sent), from);
+        copy_row<BYTES>(slot(sent) + C::HEAD_DIM, from + KEY_ROWS * C::PAGE);
+        token += C::WARPS, from += C::WARPS * C::HEAD_DIM;
+        if (token >= end) {
+          unit += block_count();
+          open();
+        } else if (token % C::PAGE < C::WARPS) {
+          find();
+        }
+      }
+      commit_async();
+      sent++;
+    }
+  };
+
+  // Attention by parts of the contexts. A warp takes BATCH tokens at a time, a lane EACH columns of them; their products
+  // with the queries are added up over the lanes so that each lane ends with one of them, (head, token).
+  DEV void attend(const u8* layer, const Places& at, int index) const {
+    constexpr int D = C::HEAD_DIM, EACH = D / 32, PADDED = TOGETHER == 3 ? 4 : TOGETHER;
+    constexpr int BATCH = Tokens::RING >= 4 ? 4 : Tokens::RING, SCORES = PADDED * BATCH;
+    const int warp = thread_index() / 32, lane = thread_index() % 32;
+    const int own_head = lane / (32 / PADDED), own_token = lane / (32 / SCORES) % BATCH;
+    float* heads = reinterpret_cast<float*>(S::rows());        // (TOGETHER + 1, D): queries, the new key
+    u16* newest = reinterpret_cast<u16*>(heads + (TOGETHER + 1) * D);  // (2, D): the new key and value, rounded
+    float* merged = heads + (TOGETHER + 2) * D;                // (WARPS, TOGETHER, PART)
+    float* weights = S::misc() + warp * 32;                    // (BATCH, PADDED)
+    float* keeps = weights + SCORES;                           // (PADDED,)
+    Tokens tokens(*this, index, most_parts());
+    bool waited = false;
+#pragma unroll 1
+    for (int unit = block_index(); unit < tokens.units(); unit += block_count()) {
+      const int row = unit / (BUNDLES * tokens.most), bundle = unit / tokens.most % BUNDLES, part = unit % tokens.most;
+      const int count = parts(row, tokens.most), position = a.positions[row];
       if (part >= count) continue;
       const int key_head = bundle / (PER_KEY / TOGETHER), head0 = bundle * TOGETHER;
       const float* in = joined() + long(row) * JOINED;
       const bool last = part == count - 1;
+      if (!waited) wait();
+      waited = true;
       sync_block();
 #pragma unroll 1
       for (int h = warp; h <= TOGETHER; h += C::WARPS) {
@@ -481,45 +705,68 @@ struct Step {
         if (query || last) turned(from, floats(layer, query ? at.q_norm : at.k_norm), position, heads + h * D);
       }
       sync_block();
-      float q[TOGETHER][EACH], acc[TOGETHER][EACH], top[TOGETHER], sum[TOGETHER];
+      float q[TOGETHER][EACH], acc[TOGETHER][EACH], top = -1e30f, sum = 0;  // of this lane's head
       for (int h = 0; h < TOGETHER; h++) {
-        top[h] = -1e30f, sum[h] = 0;
-        for (int e = 0; e < EACH; e++) q[h][e] = heads[h * D + lane * EACH + e] * C::SCALE, acc[h][e] = 0;
+        load_each<EACH>(heads + h * D + lane * EACH, q[h]);
+        for (int e = 0; e < EACH; e++) q[h][e] *= C::SCALE * 1.44269504f, acc[h][e] = 0;  // for powers of two
       }
-      // The last part's last token is the new one, which the last warp meets.
-      const int begin = position * part / count, end = position * (part + 1) / count;
-      const bool writes = last && warp == C::WARPS - 1;
+      // The last part has the new token besides.
+      const int begin = position * part / count, end = position * (part + 1) / count, after = end + last;
+      if (last && (end - begin) % C::WARPS == warp)
+        keep_newest(in, row, index, key_head, head0 % PER_KEY == 0, heads + TOGETHER * D, newest);
 #pragma unroll 1
-      for (int token = begin + warp; token < end || writes; token += C::WARPS) {
-        float key[EACH], value[EACH];
-        const bool fresh = token >= end;
-        u16* keys = page(row, index, 0, key_head, fresh ? position : token) + lane * EACH;
-        u16* values = keys + KEY_ROWS * C::PAGE;
-        if (fresh) {
-          const float* made = in + QUERY_ROWS + KEY_ROWS + key_head * D + lane * EACH;
-          for (int e = 0; e < EACH; e++) {  // rounded as it will be read from now on
-            const u16 k16 = narrow<C::HALF>(heads[TOGETHER * D + lane * EACH + e]), v16 = narrow<C::HALF>(load_fresh(made + e));
-            if (head0 % PER_KEY == 0) keys[e] = k16, values[e] = v16;
-            key[e] = widen<C::HALF>(k16), value[e] = widen<C::HALF>(v16);
+      for (int token = begin + warp; token < after; token += BATCH * C::WARPS) {
+        const u16* from[BATCH];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+          const int number = token + b * C::WARPS;
+          from[b] = (number < end ? tokens.slot(tokens.taken + b) : newest) + lane * EACH;
+        }
+        wait_async<Tokens::RING - BATCH>();
+        sync_warp();
+        float score[SCORES];
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+          float key[EACH] = {};
+          if (token + b * C::WARPS < after) read_each<EACH>(from[b], key);
+          for (int h = 0; h < PADDED; h++) {
+            score[h * BATCH + b] = 0;
+            for (int e = 0; e < EACH; e++) score[h * BATCH + b] += q[h < TOGETHER ? h : 0][e] * key[e];
           }
-        } else {
-          read_each<EACH>(keys, key);
-          read_each<EACH>(values, value);
         }
+        const bool there = token + own_token * C::WARPS < after;
+        const float sum_of_own = share_out<SCORES>(score), own = there ? sum_of_own : -1e30f;
+        float higher = own;
+        for (int mask = 32 / SCORES; mask < 32 / PADDED; mask *= 2) higher = fmaxf(higher, shuffle_xor(higher, mask));
+        higher = fmaxf(higher, top);
+        const float keep = exp2f(top - higher), weight = there ? exp2f(own - higher) : 0.0f;
+        float total = weight;
+        for (int mask = 32 / SCORES; mask < 32 / PADDED; mask *= 2) total += shuffle_xor(total, mask);
+        sum = sum * keep + total, top = higher;
+        weights[own_token * PADDED + own_head] = weight;
+        keeps[own_head] = keep;
+        sync_warp();
         for (int h = 0; h < TOGETHER; h++) {
-          float score = 0;
-          for (int e = 0; e < EACH; e++) score += q[h][e] * key[e];
-          score = warp_sum(score);
-          const float higher = fmaxf(top[h], score), keep = expf(top[h] - higher), weight = expf(score - higher);
-          top[h] = higher;
-          sum[h] = sum[h] * keep + weight;
-          for (int e = 0; e < EACH; e++) acc[h][e] = acc[h][e] * keep + weight * value[e];
+          const float scale = keeps[h];
+          for (int e = 0; e < EACH; e++) acc[h][e] *= scale;
         }
-        if (fresh) break;
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+          float value[EACH];
+          if (token + b * C::WARPS >= after) break;
+          read_each<EACH>(from[b] + D, value);
+          for (int h = 0; h < TOGETHER; h++) {
+            const float w = weights[b * PADDED + h];
+            for (int e = 0; e < EACH; e++) acc[h][e] += w * value[e];
+          }
+        }
+        sync_warp();  // all lanes have read what is overwritten now
+#pragma unroll 1
+        for (int number = token; number < least(end, token + BATCH * C::WARPS); number += C::WARPS) tokens.taken++, tokens.send();
       }
       for (int h = 0; h < TOGETHER; h++) {
         float* to = merged + (warp * TOGETHER + h) * PART;
-        if (lane == 0) to[0] = top[h], to[1] = sum[h];
+        if (h == own_head) to[0] = top, to[1] = sum;
         for (int e = 0; e < EACH; e++) to[2 + lane * EACH + e] = acc[h][e];
       }
       sync_block();
@@ -530,7 +777,7 @@ struct Step {
         for (int w = 0; w < C::WARPS; w++) high = fmaxf(high, merged[(w * TOGETHER + h) * PART]);
         for (int w = 0; w < C::WARPS; w++) {
           const float* from = merged + (w * TOGETHER + h) * PART;
-          const float weight = expf(from[0] - high);
+          const float weight = exp2f(from[0] - high);
           total += weight * from[1], out += weight * from[2 + d];
         }
         float* to = a.work + PARTS + ((long(row) * C::HEADS + head0 + h) * C::MOST_PARTS + part) * PART;
@@ -538,6 +785,39 @@ struct Step {
         to[2 + d] = out;
       }
     }
+    wait_async<0>();
+    if (!waited) wait();
+  }
+
+  // The new token's key and value, rounded as they will be read from now on; one warp. Into the pages where `writes`.
+  DEV void keep_newest(const float* in, int row, int index, int key_head, bool writes, const float* key, u16* to) const {
+    constexpr int D = C::HEAD_DIM;
+    u16* page_of = page(row, index, 0, key_head, a.positions[row]);
+#pragma unroll
+    for (int d = thread_index() % 32; d < D; d += 32) {
+      to[d] = narrow<C::HALF>(key[d]);
+      to[D + d] = narrow<C::HALF>(load_fresh(in + QUERY_ROWS + KEY_ROWS + key_head * D + d));
+      if (writes) page_of[d] = to[d], page_of[KEY_ROWS * C::PAGE + d] = to[D + d];
+    }
+  }
+
+  // Sums over all lanes of COUNT values (a power of two): lane l gets that of value l / (32 / COUNT).
+  template <int COUNT>
+  DEV static float share_out(float v[COUNT]) {
+    const int lane = thread_index() % 32;
+    int mask = 16;
+#pragma unroll
+    for (int half = COUNT / 2; half > 0; half /= 2, mask /= 2) {
+#pragma unroll
+      for (int i = 0; i < half; i++) {
+        const bool upper = lane & mask;
+        const float give = upper ? v[i] : v[i + half];
+        v[i] = (upper ? v[i + half] : v[i]) + shuffle_xor(give, mask);
+      }
+    }
+#pragma unroll
+    for (; mask > 0; mask /= 2) v[0] += shuffle_xor(v[0], mask);
+    return v[0];
   }
 
   template <int N>
@@ -558,28 +838,29 @@ struct Step {
     constexpr int D = C::HEAD_DIM, PIECES = D / 32;
     const int lane = thread_index() % 32, warps = block_count() * C::WARPS;
     float* weights = S::misc() + thread_index() / 32 * C::MOST_PARTS;
+    const int most = most_parts();
 #pragma unroll 1
     for (int i = block_index() + thread_index() / 32 * block_count(); i < rows * C::HEADS * PIECES; i += warps) {
       const int head_of_row = i / PIECES, d = i % PIECES * 32 + lane;
-      const int row = head_of_row / C::HEADS, head = head_of_row % C::HEADS, count = parts(row);
+      const int row = head_of_row / C::HEADS, head = head_of_row % C::HEADS, count = parts(row, most);
       const float* from = a.work + PARTS + long(head_of_row) * C::MOST_PARTS * PART;
       float high = -1e30f, total = 0;
       for (int p = lane; p < count; p += 32) high = fmaxf(high, load_fresh(from + p * PART));
       high = warp_most(high);
       sync_warp();  // the weights before have been read
       for (int p = lane; p < count; p += 32) {
-        const float weight = expf(load_fresh(from + p * PART) - high);
+        const float weight = exp2f(load_fresh(from + p * PART) - high);
         weights[p] = weight;
         total += weight * load_fresh(from + p * PART + 1);
       }
       total = warp_sum(total);
       sync_warp();
       float out = 0;
-#pragma unroll 4
+#pragma unroll 8
       for (int p = 0; p < count; p++) out += weights[p] * load_fresh(from + p * PART + 2 + d);
       out /= total;
       if constexpr (C::GATED) out *= sigmoid(load_fresh(joined() + long(row) * JOINED + (head * 2 + 1) * D + d));
-      mixed()[long(head_of_row) * D + d] = narrow<C::HALF>(out);
+      mixed()[long(row) * C::HEADS * D + place<Linear>(head * D + d)] = narrow<C::HALF>(out);
     }
   }
 
@@ -597,57 +878,63 @@ struct Step {
   DEV void run() const {
     float *h = a.work + H0, *other = a.work + H1;
     int deltas = 0, attentions = 0;
+    embed();
 #pragma unroll 1
     for (int i = 0; i < C::LAYERS; i++) {
       const u8* layer = a.layers[i];
       const bool recurrent = C::recurrent(i);
       const Places& at = C::places(recurrent);
-      const Residual before{*this, h, a.work + PD, i == 0 ? 0 : C::DOWN_SPLITS};
-      const Residual between{*this, other, a.work + PO, C::OUT_SPLITS};
-      const int width = recurrent ? VALUES : C::HEADS * C::HEAD_DIM;
-      const Matrix in = matrix(layer, at.in, recurrent ? DELTA_ROWS : ATTENTION_ROWS, H), out = matrix(layer, at.out, H, width);
-      const Matrix gate = matrix(layer, at.gate, C::INTERMEDIATE, H), up = matrix(layer, at.up, C::INTERMEDIATE, H);
-      const Matrix down = matrix(layer, at.down, H, C::INTERMEDIATE);
-      normed_product<Linear, C::IN_SHARES, false>(in, in, before, other, floats(layer, at.in_norm), i > 0,
-                                                  Partial{joined(), JOINED, rows});
+      // Addresses are worked out where they are needed: registers are short here.
+      const auto out = [&] { return matrix(layer, at.out, H, recurrent ? VALUES : C::HEADS * C::HEAD_DIM); };
+      const auto gate = [&] { return matrix(layer, at.gate, C::INTERMEDIATE, H); };
+      const auto up = [&] { return matrix(layer, at.up, C::INTERMEDIATE, H); };
+      const auto down = [&] { return matrix(layer, at.down, H, C::INTERMEDIATE); };
+      normed_product<Linear, C::IN_SHARES, false>(
+          projections(i), projections(i), Residual<C::DOWN_SPLITS>{*this, h, a.work + PD}, other,
+          floats(layer, at.in_norm),
+          Partial{joined(), JOINED, rows});
+      arrive();
       if (recurrent) {
-        warm_states(deltas);
-        sync_grid(a.arrivals);
         delta_rule(layer, at, deltas++);
       } else {
-        sync_grid(a.arrivals);
         attend(layer, at, attentions++);
-        sync_grid(a.arrivals);
+        arrive();
+        wait();
         join_parts();
       }
-      const bool gated_later = recurrent && head_shares() > 1;
+      arrive();
       product<C, Linear, C::OUT_SHARES, false>(
-          rows, out, out, C::OUT_SPLITS, [&] { sync_grid(a.arrivals); },
+          rows, out(), out(), C::OUT_SPLITS,
+          [&](int phase) {
+            if (phase == 0) wait();
+          },
           [&](int begin, int length) {
-            if (gated_later)
+            if (recurrent && head_shares() > 1)
               stage_gated(floats(layer, at.out_norm), begin, length);
             else
-              stage_plain<Linear>(mixed(), width, begin, length);
+              stage_plain(mixed(), recurrent ? VALUES : C::HEADS * C::HEAD_DIM, begin, length);
           },
           Partial{a.work + PO, H, rows});
-      normed_product<Linear, C::UP_SHARES, true>(gate, up, between, h, floats(layer, at.post_norm), true,
-                                                 [&](int, int output, int row, float low, float high) {
-                                                   if (row < rows)
-                                                     upper()[long(row) * C::INTERMEDIATE + output] =
-                                                         narrow<C::HALF>(silu(low) * high);
-                                                 });
+      arrive();
+      normed_product<Linear, C::UP_SHARES, true>(
+          gate(), up(), Residual<C::OUT_SPLITS>{*this, other, a.work + PO}, h, floats(layer, at.post_norm),
+          [&](int, int output, int row, float low, float high) {
+            if (row < rows) upper()[long(row) * C::INTERMEDIATE + place<Linear>(output)] = narrow<C::HALF>(silu(low) * high);
+          });
+      arrive();
       product<C, Linear, C::DOWN_SHARES, false>(
-          rows, down, down, C::DOWN_SPLITS, [&] { sync_grid(a.arrivals); },
-          [&](int begin, int length) { stage_plain<Linear>(upper(), C::INTERMEDIATE, begin, length); },
+          rows, down(), down(), C::DOWN_SPLITS, [&](int phase) {
+            if (phase == 0) wait();
+          },
+          [&](int begin, int length) { stage_plain(upper(), C::INTERMEDIATE, begin, length); },
           Partial{a.work + PD, H, rows});
+      arrive();
     }
-    finish(Residual{*this, h, a.work + PD, C::DOWN_SPLITS});
+    finish(Residual<C::DOWN_SPLITS>{*this, h, a.work + PD});
   }
 
-  DEV void finish(const Residual& h) const {
-    using L = Layout<C::HEAD_BITS, C::HEAD_GROUP>;
-    const Matrix w = matrix(a.head, {0, C::HEAD_SCALES, C::HEAD_BIASES}, C::VOCABULARY, H);
-    normed_product<L, C::HEAD_SHARES, false>(w, w, h, nullptr, a.norm, true,
+  DEV void finish(const Residual<C::DOWN_SPLITS>& h) const {
+    normed_product<Head, C::HEAD_SHARES, false>(head(), head(), h, nullptr, a.norm,
                                              [&](int, int output, int row, float low, float) {
                                                if (row < rows) a.logits[long(row) * C::VOCABULARY + output] = low;
                                              });

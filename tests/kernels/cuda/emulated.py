@@ -89,7 +89,7 @@ def _compile(
         f"  {'const ' if at < len(input_names) else ''}{kind}* {one} = ({kind}*)arrays[{at}];"
         for at, (one, kind) in enumerate(zip((*input_names, *output_names), types, strict=True))
     ]
-    together = str("sync_grid(a" in header).lower()
+    together = str("wait_grid(a." in header).lower()
     names = ("u8", "u16", "u32", "u64", "block_index", "thread_index")
     text = "\n".join(
         [

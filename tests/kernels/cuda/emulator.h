@@ -48,7 +48,6 @@ struct Fiber {
 struct Grid {
   std::vector<Block> blocks;
   std::vector<Fiber> fibers;
-  Barrier barrier;
   int threads = 0, first = 0, total = 0;
   Fiber* now = nullptr;
   jmp_buf home;
@@ -79,7 +78,20 @@ inline int block_count() { return grid.total; }
 inline int thread_index() { return grid.now->thread; }
 inline void sync_block() { wait(own_block().barrier, grid.threads); }
 inline void sync_warp() { wait(own_warp().barrier, 32); }
-inline void sync_grid(u64*) { wait(grid.barrier, grid.threads * block_count()); }
+inline void add_release(u64* to) { ++*to; }
+inline u64 load_acquire(const u64* from) {
+  give_way();
+  return *from;
+}
+inline void stop() { std::abort(); }
+inline u32 pick_bytes(u32 a, u32 b, u32 which) {
+  u32 out = 0;
+  for (int i = 0; i < 4; i++) {
+    const int number = which >> (4 * i) & 7;
+    out |= ((number < 4 ? a >> (8 * number) : b >> (8 * (number - 4))) & 255) << (8 * i);
+  }
+  return out;
+}
 inline float shuffle_xor(float value, int mask) {
   Warp& warp = own_warp();
   const int lane = thread_index() % 32;
@@ -97,13 +109,14 @@ inline void copy_async(u8* to, const u8* from) { std::memcpy(to, from, BYTES); }
 inline void commit_async() {}
 template <int N>
 inline void wait_async() {}
-inline void prefetch(const void* from) {  // reads, so that a sanitizer sees addresses that do not exist
-  volatile u8 byte = *static_cast<const u8*>(from);
-  (void)byte;
-}
 inline float as_float(u32 bits) {
   float out;
   std::memcpy(&out, &bits, 4);
+  return out;
+}
+inline u32 as_bits(float value) {
+  u32 out;
+  std::memcpy(&out, &value, 4);
   return out;
 }
 template <bool HALF>
@@ -164,7 +177,6 @@ inline void begin_fiber() {
 
 // Runs blocks that are on the GPU at the same time.
 inline void run_blocks(int blocks, int threads, size_t shared) {
-  grid.barrier = {};
   grid.blocks.assign(blocks, Block{});
   for (Block& block : grid.blocks) {
     block.shared.assign(shared + 16, 0xff);  // what nobody wrote is not a number
