@@ -17,9 +17,9 @@ def sizes(bits: int) -> Sizes:
     """Qwen3.5 in small: every kind of layer, three value heads a key head."""
     layout = Layout(bits, 32 if bits == 8 else 64)
     return Sizes(
-        half=False, linear=layout, embedding=layout, head=layout, hidden=256, intermediate=512, vocabulary=500, eps=1e-6,
-        pattern=(True, False, True, True), heads=8, kv_heads=2, head_dim=128, turned=16, scale=128**-0.5, gated=True,
-        head_norm=True, key_heads=2, value_heads=6, key_dim=128, value_dim=128,
+        half=False, linear=layout, embedding=layout, head=layout, hidden=256, intermediate=512, vocabulary=500,
+        eps=1e-6, pattern=(True, False, True, True), heads=8, kv_heads=2, head_dim=128, turned=16, scale=128**-0.5,
+        gated=True, head_norm=True, key_heads=2, value_heads=6, key_dim=128, value_dim=128,
     )  # fmt: skip
 
 
