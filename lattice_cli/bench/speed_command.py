@@ -133,13 +133,10 @@ def _measure(source: ModelSource | RandomModel, home: Home, plan: SpeedPlan, out
     from lattice_cli.bench.speed_turns import Rival, run_turns
     from lattice_cli.console import say
     from lattice_cli.engine.measure import Workbench
-    from lattice_cli.kernels import cuda_gpu
     from lattice_cli.settings import EngineSettings
 
     before = machine.describe()
     script = getattr(source, "kind", "") == "script"
-    if "mlx-lm" in wishes.rivals:
-        cuda_gpu.use_graphs(True)  # as mlx-lm has them; the engine's first token is later for it
     settings = EngineSettings(max_rows=max(8, *plan.rows), prefill_chunk=wishes.prefill_chunk)
     with ExitStack() as stack:
         other = TransformersRival(source, home.threads) if TRANSFORMERS in wishes.rivals else None

@@ -74,17 +74,6 @@ def keep_compiled(gpu: Gpu | None, folder: Path, say: Callable[[str], object]) -
         log.info("%s; mlx compiles the kernels, in every process", reason)
 
 
-def use_graphs(wanted: bool) -> None:
-    """Whether mlx collects kernels into CUDA graphs, unless its own variable says so. mlx looks only once, before it
-    computes anything.
-
-    UPSTREAM: mlx 0.32 makes a graph anew whenever the sizes of a pass differ from those of the one before, as the
-    pieces of a prompt do: the first token comes after 22 to 28 ms with graphs and after 15 without (docs/log.md). A
-    fused step is a few kernels, for which they do nothing; mlx-lm's own steps, hundreds of kernels, need them.
-    """
-    os.environ.setdefault("MLX_USE_CUDA_GRAPHS", str(int(wanted)))
-
-
 def unfit(gpu: Gpu | None) -> str | None:
     """Why a GPU fuses no network's steps; None where it may."""
     if gpu is None:

@@ -154,7 +154,7 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
     """Choose the number format for this machine and read every weight; notes for the user."""
     import mlx.core as mx
 
-    from lattice_cli.kernels import cuda_gpu, fused, install
+    from lattice_cli.kernels import fused, install
     from lattice_cli.model import precision
     from lattice_cli.model.network import make_caches, translated
 
@@ -171,13 +171,13 @@ def settle(network: Any, path: Path, native: native_choice.Native, *, gguf: bool
             note = precision.packed_note(precision.parameter_count(network), memory_bytes())
             if note is None:
                 precision.make_dense(network)
-        gpu = cuda_gpu.read_gpu() if native.gpu else None
-        if gpu is not None and cuda_gpu.doubt(network, gpu) is None:
-            cuda_gpu.use_graphs(False)
         mx.eval(network.parameters())
-        if native.gpu and (reason := cuda_gpu.fuse_checked(network, gpu, [make_caches(network) for _ in range(2)])):
-            log.info("%s", reason)
-            note = f"decoding is as fast as mlx-lm's, not faster: {reason}"
+        if native.gpu:
+            from lattice_cli.kernels import cuda_gpu
+
+            if reason := cuda_gpu.fuse_checked(network, cuda_gpu.read_gpu(), [make_caches(network) for _ in range(2)]):
+                log.info("%s", reason)
+                note = f"decoding is as fast as mlx-lm's, not faster: {reason}"
     return (note,) if note else ()
 
 

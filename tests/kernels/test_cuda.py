@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import json
 import math
-import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -373,36 +372,6 @@ def test_what_is_not_known_stays_as_it_is(change: Any, reason: str) -> None:
     change(network)
     told = cuda_decoder.fuse(network, 132, 220_000)
     assert told is not None and reason in told and type(network) is kind
-
-
-@pytest.mark.parametrize(
-    ("bits", "given", "wanted"), [(None, None, "0"), (4, None, "0"), (3, None, None), (4, "1", "1"), (3, "0", "0")]
-)
-def test_fused_steps_go_without_graphs(
-    monkeypatch: pytest.MonkeyPatch, bits: int | None, given: str | None, wanted: str | None
-) -> None:
-    """Said before anything is computed, as mlx looks only once; what the user said stays."""
-    from lattice_cli.kernels.native_choice import Native
-    from lattice_cli.model.load import settle
-
-    network = llama()
-    network.set_dtype(mx.bfloat16)
-    if bits is not None:
-        nn.quantize(network, bits=bits, group_size=64)
-    monkeypatch.delenv("MLX_USE_CUDA_GRAPHS", raising=False)
-    if given is not None:
-        monkeypatch.setenv("MLX_USE_CUDA_GRAPHS", given)
-    seen: list[str | None] = []
-    evaluate = mx.eval
-    monkeypatch.setattr(
-        mx, "eval", lambda *arrays: (seen.append(os.environ.get("MLX_USE_CUDA_GRAPHS")), evaluate(*arrays))
-    )
-    monkeypatch.setattr(cuda_gpu, "read_gpu", lambda: cuda_gpu.Gpu(132, 232_448, (9, 0)))
-    monkeypatch.setattr(cuda_gpu, "fuse_checked", lambda *_: None)
-    monkeypatch.setattr(platform, "backend_name", lambda: "cuda")
-    settle(network, Path("model"), Native(None, "", gpu=True), gguf=False)
-    assert seen and set(seen) == {wanted}
-    os.environ.pop("MLX_USE_CUDA_GRAPHS", None)  # `settle` put it there, of which monkeypatch knows nothing
 
 
 def test_an_old_gpu_and_none_are_told() -> None:
