@@ -21,6 +21,7 @@ from lattice_cli.kernels.state import DecoderState
 Array = Any  # mlx.core.array: this file must be importable without mlx
 
 WARPS = 8
+TILES = (1, 2, 4)  # of 8 rows: a kernel for each
 
 
 def fuse(network: Any, blocks: int, shared_bytes: int) -> str | None:
@@ -57,7 +58,8 @@ def doubt(network: Any, blocks: int, shared_bytes: int) -> str | None:
         cuda_layout.check_sizes(sizes)
         for layer in network.layers:
             cuda_layout.layer_parts(layer, sizes)  # all are known before one is changed
-        Plan(sizes, {}, 1, WARPS, blocks, shared_bytes).source()
+        for tiles in TILES:
+            Plan(sizes, {}, tiles, WARPS, blocks, shared_bytes).source()
     except UnknownLayers as reason:
         return f"its steps are not fused: {reason}"
     return None
@@ -191,7 +193,7 @@ class Decoder:
         """For so many rows at most; compiled on first use."""
         import mlx.core as mx
 
-        tiles = next(tiles for tiles in (1, 2, 4) if rows <= 8 * tiles)
+        tiles = next(tiles for tiles in TILES if rows <= 8 * tiles)
         if tiles not in self._steps:
             plan = Plan(self.sizes, self._offsets, tiles, WARPS, self._blocks, self._shared_bytes)
             layers = [f"layer{number}" for number in range(len(self._layers))]

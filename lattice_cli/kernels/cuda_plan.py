@@ -13,7 +13,7 @@ from dataclasses import dataclass
 PAGE_TOKENS = 128
 MOST_ROWS = 32
 MOST_PARTS = 64  # of one row's context, for attention
-_PIPES = (128, 64, 32, 16, 8)  # steps that the weights of a block's warps are ahead, all together
+_PIPES = (128, 64, 32, 16)  # steps that the weights of a block's warps are ahead, all together; each two at least
 _RESULTS = 4096  # 16 kB
 _ROUND = 180  # what a round of units costs beside its columns, in columns
 _ALIGNED = 256  # bytes
@@ -187,16 +187,19 @@ class Plan:
 
     @property
     def memory(self) -> Memory:
-        """As much ahead as lets the widest activations of a block be there at once, or at least 4 steps."""
+        """As much ahead as lets the widest activations of a block be there at once. Where that is less than 64 steps
+        for its warps together, they come in pieces: few bytes on their way cost more than putting them there again.
+        """
         sizes, sharing = self.sizes, self._split()
         unit = math.lcm(128, sizes.value_dim if any(sizes.pattern) else 1)
         widths = (sizes.hidden, sizes.intermediate // sharing["DOWN"].splits, sizes.mixed // sharing["OUT"].splits)
         widest = _whole(max(widths), unit) * unit
-        for pipe in _PIPES[:2]:
+        if widest <= self._most(_PIPES[0], 0, unit):
+            return self._memory(widest, _PIPES[0], 0)
+        for pipe in (pipe for pipe in _PIPES[1:] if pipe >= 2 * self.warps):
             if widest <= self._most(pipe, 0, unit):
                 return self._memory(widest, pipe, 0)
-        for results in (_RESULTS, 0):
-            for pipe in _PIPES[1:]:
+            for results in (_RESULTS, 0):
                 most = self._most(pipe, results, unit)
                 if most >= unit:
                     pieces = _whole(widest, most)

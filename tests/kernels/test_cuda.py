@@ -374,6 +374,15 @@ def test_what_is_not_known_stays_as_it_is(change: Any, reason: str) -> None:
     assert told is not None and reason in told and type(network) is kind
 
 
+def test_a_gpu_with_little_shared_memory_keeps_mlx_lms_steps() -> None:
+    """Asked for every number of rows before anything is changed: a kernel for 32 needs more than one for 8."""
+    network = llama()
+    network.set_dtype(mx.bfloat16)
+    for shared_bytes in (20_000, 40_000):
+        told = cuda_decoder.fuse(network, 40, shared_bytes)
+        assert told is not None and f"{shared_bytes} bytes of shared memory" in told
+
+
 def test_an_old_gpu_and_none_are_told() -> None:
     assert "compute capability 8.0" in str(cuda_gpu.fuse_checked(llama(), cuda_gpu.Gpu(40, 65536, (7, 5)), []))
     assert "driver" in str(cuda_gpu.fuse_checked(llama(), None, []))
@@ -450,16 +459,21 @@ def test_however_products_are_shared(
         return Sharing(shares, 2 if most and columns % (2 * math.lcm(unit, step)) == 0 else 1)
 
     monkeypatch.setattr(cuda_plan, "share", finely)
-    pair = Pair(make(), bits=bits, group=group, shared_bytes=shared_bytes)
+    pair = Pair(make(), bits=bits, group=group, shared_bytes=65_000)
     decoder: Any = pair.network.make_cache()[0]._native
-    for count in (1, 9, 17):
-        decoder._shared_bytes = max(shared_bytes, 65_000 if count > 9 else 0)
+    seen: set[tuple[bool, bool]] = set()
+    for count, room in ((1, shared_bytes), (9, shared_bytes), (17, 60_000 if bits == 4 else 65_000)):
+        decoder._shared_bytes = room
         states = [pair.network.make_cache()[0] for _ in range(count)]
         both = DecoderState.merge(states)
         for at in range(2):
             logits = pair.run(both, pair.ids[np.arange(count) % 9, at : at + 1])
             for row in range(count):
                 pair.close(row % 9, at, logits[row])
+        memory = decoder._kernel(count)[0].memory
+        seen.add((memory.chunk < max(decoder.sizes.hidden, decoder.sizes.intermediate), memory.results > 0))
+    if make is llama and bits == 4:  # one piece at a time of one unit, and of several whose sums are kept
+        assert seen >= {(True, False), (True, True)}
 
 
 @pytest.mark.parametrize("config", ["0.8b", "2b", "4b", "9b", "27b"])
