@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lattice_cli.kernels.cuda_plan import PAGE_TOKENS, Sizes
+from lattice_cli.kernels.cuda_sizes import PAGE_TOKENS, Sizes
 from lattice_cli.kernels.cuda_source import CudaKernel
 from lattice_cli.kernels.cuda_state import MARK_NUMBERS, MARKED, Pools
 

@@ -13,7 +13,8 @@ from collections.abc import Sequence as Many
 from typing import Any
 
 from lattice_cli.kernels import cuda_layout, cuda_plan
-from lattice_cli.kernels.cuda_plan import MOST_ROWS, Plan, Sizes, UnknownLayers
+from lattice_cli.kernels.cuda_plan import MOST_ROWS, Plan
+from lattice_cli.kernels.cuda_sizes import Sizes, UnknownLayers
 from lattice_cli.kernels.cuda_source import CudaKernel
 from lattice_cli.kernels.cuda_state import MARK_NUMBERS, Pools, Row
 from lattice_cli.kernels.state import DecoderState
@@ -207,7 +208,8 @@ class Decoder:
 """
             names = [*layers, "embedding", "head", "norm", "turns", "rows", "tokens", "positions", "slots", "table",
                      "pages", "states", "work", "arrivals", "mark"]  # fmt: skip
-            sources = ("portable.cuh", "product.cuh", "step.cuh")
+            sources = ("portable.cuh", "product.cuh", "frame.cuh", "hidden.cuh", "recurrent.cuh", "attention.cuh",
+                       "step.cuh")  # fmt: skip
             shared = plan.memory.nbytes + cuda_plan.tail_bytes(len(layers), plan.rows)
             kernel = CudaKernel("step", sources, plan.source(), body, names, ("logits", "next"),
                                 threads=32 * WARPS, shared_bytes=shared)  # fmt: skip

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lattice_cli.kernels.cuda_plan import Layout, Sizes, UnknownLayers, aligned
+from lattice_cli.kernels.cuda_sizes import Layout, Sizes, UnknownLayers, aligned
 
 Array = Any  # mlx.core.array: this file must be importable without mlx
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lattice_cli.kernels.cuda_plan import PAGE_TOKENS
+from lattice_cli.kernels.cuda_sizes import PAGE_TOKENS
 from lattice_cli.kernels.cuda_source import CudaKernel
 
 Array = Any  # mlx.core.array: this file must be importable without mlx

@@ -1,5 +1,5 @@
-"""The plan of the fused decoding step on an NVIDIA GPU: a network's sizes, and how each product is shared among warps
-and blocks. cuda/step.cuh is compiled for one plan.
+"""The plan of the fused decoding step on an NVIDIA GPU: how each product of a network is shared among warps and blocks,
+and what is where in memory. cuda/step.cuh is compiled for one plan.
 
 Thread: worker
 """
@@ -7,157 +7,18 @@ Thread: worker
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-PAGE_TOKENS = 128
+from lattice_cli.kernels.cuda_sharing import Sharing, share, whole
+from lattice_cli.kernels.cuda_sizes import PAGE_TOKENS, Sizes, UnknownLayers, aligned, matrix_places
+
 MOST_ROWS = 32
 MOST_PARTS = 64  # of one row's context, for attention
 _PIPES = (128, 64, 32, 16)  # steps that the weights of a block's warps are ahead, all together; each two at least
 _RESULTS = 4096  # 16 kB
-_ROUND = 180  # what a round of units costs beside its columns, in columns
-_ALIGNED = 256  # bytes
+_STAGING = 180  # what putting a piece of the activations into shared memory costs, in columns of a warp
 _MATRICES = ("IN", "OUT", "GATE", "UP", "DOWN")
 _NAMES = (*_MATRICES, "IN_NORM", "POST_NORM", "Q_NORM", "K_NORM", "CONV", "A_LOG", "DT_BIAS", "OUT_NORM")
-
-
-class UnknownLayers(Exception):
-    """What a network has that the fused step does not know."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a matrix' weights are stored. `group` is 64 where there are no groups."""
-
-    bits: int
-    group: int
-
-    def nbytes(self, rows: int, columns: int) -> int:
-        return rows * columns * self.bits // 8
-
-    def subs(self, widths: Sequence[int]) -> int:
-        """How many times 32 columns a warp takes in one step, of matrices as wide as `widths`: 64 bytes of a row, or 32
-        of 4 bits where a width is no multiple of 128.
-        """
-        if self.bits == 4:
-            return 2 if any(width % 128 for width in widths) else 4
-        return 16 // self.bits
-
-    def slot_bytes(self, subs: int) -> int:
-        """`Layout::SLOT` of cuda/product.cuh."""
-        scales = 0 if self.bits == 16 else 8 if 32 * subs // self.group == 4 else 4
-        return 16 * 4 * subs * self.bits + 32 * scales
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """A network's shape. Widths are in numbers, not bytes."""
-
-    half: bool  # float16, else bfloat16
-    linear: Layout
-    embedding: Layout
-    head: Layout
-    hidden: int
-    intermediate: int
-    vocabulary: int
-    eps: float
-    pattern: tuple[bool, ...]  # of layers: recurrent ones
-    heads: int
-    kv_heads: int
-    head_dim: int
-    turned: int  # pairs of columns that positions turn
-    scale: float
-    gated: bool
-    head_norm: bool
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-
-    @property
-    def attention_layers(self) -> int:
-        return len(self.pattern) - sum(self.pattern)
-
-    @property
-    def channels(self) -> int:
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-    @property
-    def values(self) -> int:
-        return self.value_heads * self.value_dim
-
-    @property
-    def delta_rows(self) -> int:
-        return self.channels + self.values + 2 * self.value_heads
-
-    @property
-    def attention_rows(self) -> int:
-        return (self.heads * (2 if self.gated else 1) + 2 * self.kv_heads) * self.head_dim
-
-    @property
-    def joined(self) -> int:
-        return max(self.delta_rows if any(self.pattern) else 0, self.attention_rows)
-
-    @property
-    def mixed(self) -> int:
-        return max(self.values if any(self.pattern) else 0, self.heads * self.head_dim)
-
-    @property
-    def page_numbers(self) -> int:
-        """Of a page: keys and values of all attention layers for PAGE_TOKENS tokens."""
-        return self.attention_layers * 2 * self.kv_heads * PAGE_TOKENS * self.head_dim
-
-    @property
-    def together(self) -> int:
-        """Query heads that one unit of attention takes."""
-        per_key = self.heads // self.kv_heads
-        if per_key <= 4:
-            return per_key
-        return next(count for count in (4, 3, 2, 1) if per_key % count == 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Sharing:
-    """`shares` warps share a tile's columns, `splits` blocks do so as well."""
-
-    shares: int
-    splits: int
-
-
-def share(
-    rows: int,
-    columns: int,
-    step: int,
-    blocks: int,
-    warps: int,
-    *,
-    tile: int = 16,
-    unit: int = 32,
-    most: int | None = None,
-    stages: Callable[[int, int], float] = lambda _shares, _units: 0,
-) -> Sharing:
-    """The cheapest way to share a product among `blocks` blocks of `warps` warps. `step`: columns that a warp takes at
-    once. With `most` several blocks may share the columns, so that one has no more than that if it can be; `unit`:
-    columns that stay together then. `stages`: what else so many units of a block cost, by the warps that share.
-
-    A round of all blocks costs the columns that a warp reads, and some that stand for what each round costs anyway.
-    """
-    best: tuple[tuple[bool, float], Sharing] | None = None
-    for splits in (1, 2, 4, 8) if most else (1,):
-        if columns % (splits * math.lcm(unit, step)):
-            continue
-        for shares in (1, 2, 4, 8, 16):
-            if shares > warps:
-                continue
-            units = _whole(_whole(_whole(rows, tile), warps // shares) * splits, blocks)
-            own = _whole(columns // splits // step, shares) * step
-            cost = units * (own + _ROUND) + 24 * (splits - 1) + stages(shares, units)
-            key = (most is not None and columns // splits > most, cost)
-            if best is None or key < best[0]:
-                best = (key, Sharing(shares, splits))
-    if best is None:
-        raise UnknownLayers(f"a matrix with {columns} columns")
-    return best[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +54,7 @@ class Plan:
         sizes, sharing = self.sizes, self._split()
         unit = math.lcm(128, sizes.value_dim if any(sizes.pattern) else 1)
         widths = (sizes.hidden, sizes.intermediate // sharing["DOWN"].splits, sizes.mixed // sharing["OUT"].splits)
-        widest = _whole(max(widths), unit) * unit
+        widest = whole(max(widths), unit) * unit
         if widest <= self._most(_PIPES[0], 0, unit):
             return self._memory(widest, _PIPES[0], 0)
         for pipe in (pipe for pipe in _PIPES[1:] if pipe >= 2 * self.warps):
@@ -202,8 +63,8 @@ class Plan:
             for results in (_RESULTS, 0):
                 most = self._most(pipe, results, unit)
                 if most >= unit:
-                    pieces = _whole(widest, most)
-                    return self._memory(_whole(_whole(widest, pieces), unit) * unit, pipe, results)
+                    pieces = whole(widest, most)
+                    return self._memory(whole(whole(widest, pieces), unit) * unit, pipe, results)
         raise UnknownLayers(f"{self.shared_bytes} bytes of shared memory")
 
     def _most(self, pipe: int, results: int, unit: int) -> int:
@@ -260,23 +121,23 @@ class Plan:
         s, memory = self.sizes, self.memory
         ins = [s.delta_rows] * any(s.pattern) + [s.attention_rows] * (not all(s.pattern))
 
-        def whole(rows: int, step: int, tile: int = 16) -> Sharing:
+        def shared(rows: int, step: int, tile: int = 16) -> Sharing:
             def stages(shares: int, units: int) -> float:
                 """Pieces of the columns are put into shared memory once for as many units as there are results for."""
-                pieces = _whole(s.hidden, memory.chunk)
+                pieces = whole(s.hidden, memory.chunk)
                 results = self.warps // shares * self.tiles * 32 * 4
-                return _whole(units, max(1, memory.results // results)) * pieces * 180 if pieces > 1 else 0
+                return whole(units, max(1, memory.results // results)) * pieces * _STAGING if pieces > 1 else 0
 
             return share(rows, s.hidden, step, self.blocks, self.warps, tile=tile, stages=stages)
 
         return self._split() | {
-            "IN": whole(min(ins), 32 * self._subs),
-            "UP": whole(s.intermediate, 32 * self._subs, tile=8),
-            "HEAD": whole(s.vocabulary, 32 * self._head_subs),
+            "IN": shared(min(ins), 32 * self._subs),
+            "UP": shared(s.intermediate, 32 * self._subs, tile=8),
+            "HEAD": shared(s.vocabulary, 32 * self._head_subs),
         }
 
     def work_numbers(self) -> int:
-        """`Step::WORK` of cuda/step.cuh: 4-byte numbers of workspace."""
+        """`Frame::WORK` of cuda/frame.cuh: 4-byte numbers of workspace."""
         s, sharing = self.sizes, self.sharing()
         per_row = 2 * s.hidden + s.joined + (sharing["OUT"].splits + sharing["DOWN"].splits) * s.hidden + s.mixed
         per_row += s.heads * MOST_PARTS * (s.head_dim + 2) + (s.intermediate + s.mixed + s.hidden) // 2
@@ -333,14 +194,6 @@ class Plan:
         return "\n".join([*lines, "};", ""])
 
 
-def matrix_places(layout: Layout, rows: int, columns: int) -> tuple[int, int]:
-    """Where scales and biases begin in a buffer that holds one matrix."""
-    if layout.bits == 16:
-        return 0, 0
-    scales = aligned(layout.nbytes(rows, columns))
-    return scales, scales + aligned(2 * rows * columns // layout.group)
-
-
 def _listed(places: dict[str, int]) -> str:
     """The fields of `Places`; 0 for what a layer of this kind has not."""
     found = []
@@ -350,15 +203,6 @@ def _listed(places: dict[str, int]) -> str:
     return ", ".join(found)
 
 
-def _whole(count: int, size: int) -> int:
-    """Pieces of `size` that hold `count`."""
-    return -(-count // size)
-
-
-def aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNED) * _ALIGNED
-
-
 def tail_bytes(layers: int, rows: int) -> int:
-    """`Step::TAIL` of cuda/step.cuh at most: arguments, the layers' addresses, two numbers of each row."""
+    """`Frame::TAIL` of cuda/frame.cuh at most: arguments, the layers' addresses, two numbers of each row."""
     return aligned(160 + 8 * layers + 8 * rows)

@@ -14,7 +14,7 @@ from typing import Any
 
 from lattice_cli.kernels.cuda_between import Between
 from lattice_cli.kernels.cuda_layout import LayerParts
-from lattice_cli.kernels.cuda_plan import PAGE_TOKENS, Sizes
+from lattice_cli.kernels.cuda_sizes import PAGE_TOKENS, Sizes
 from lattice_cli.kernels.cuda_state import Pools, Row
 
 Array = Any  # mlx.core.array: this file must be importable without mlx

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
-from lattice_cli.kernels.cuda_plan import PAGE_TOKENS, Sizes
+from lattice_cli.kernels.cuda_sizes import PAGE_TOKENS, Sizes
 from lattice_cli.kernels.cuda_source import CudaKernel
 
 Array = Any  # mlx.core.array: this file must be importable without mlx

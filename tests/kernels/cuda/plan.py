@@ -10,7 +10,8 @@ from __future__ import annotations
 import sys
 
 from lattice_cli.kernels.cuda_decoder import WARPS
-from lattice_cli.kernels.cuda_plan import Layout, Plan, Sizes, aligned, matrix_places, tail_bytes
+from lattice_cli.kernels.cuda_plan import Plan, tail_bytes
+from lattice_cli.kernels.cuda_sizes import Layout, Sizes, aligned, matrix_places
 
 
 def sizes(bits: int) -> Sizes:
