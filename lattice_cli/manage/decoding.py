@@ -15,6 +15,7 @@ from lattice_cli.settings import Home
 log = logging.getLogger("lattice.kernels")
 
 FUSED = "its steps are fused on the GPU, once they are checked at loading"
+_FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def decoding_line(home: Home) -> str | None:
@@ -30,7 +31,7 @@ def decoding_line(home: Home) -> str | None:
         return _line(home)
     except LatticeError as error:
         return f"unknown: {error.message}"
-    except Exception as error:  # whatever a model or a driver brings: doctor has more to say
+    except _FAULTS as error:  # of mlx-lm's modules, which take a config as they find it: doctor has more to say
         log.debug("whether steps are fused cannot be told", exc_info=error)
         first = next(iter(str(error).strip().splitlines()), "")
         return f"unknown: {first or type(error).__name__}"
