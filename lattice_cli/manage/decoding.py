@@ -15,7 +15,9 @@ from lattice_cli.settings import Home
 log = logging.getLogger("lattice.kernels")
 
 FUSED = "its steps are fused on the GPU, once they are checked at loading"
-_FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
+_FAULTS = (
+    ArithmeticError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 
 
 def decoding_line(home: Home) -> str | None:
