@@ -16,7 +16,8 @@ log = logging.getLogger("lattice.kernels")
 
 FUSED = "its steps are fused on the GPU, once they are checked at loading"
 _FAULTS = (
-    ArithmeticError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+    ArithmeticError, AttributeError, ImportError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+    ValueError,
 )  # fmt: skip
 
 
