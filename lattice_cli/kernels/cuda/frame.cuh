@@ -23,6 +23,7 @@ struct Arguments {
   float* logits;           // (rows, vocabulary)
   int* next_positions;     // (rows,)
 };
+
 // A row of BYTES from memory to shared memory by one warp, whose lanes may read it after sync_warp.
 template <int BYTES>
 DEV void copy_row(void* to, const void* from) {

@@ -25,7 +25,6 @@ DEV float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffff
 // Loads of what other blocks wrote in this kernel: past the first-level cache, which does not see their writes.
 DEV float load_fresh(const float* from) { return __ldcg(from); }
 DEV float4 load_fresh4(const float* from) { return __ldcg(reinterpret_cast<const float4*>(from)); }
-DEV uint4 load_fresh16(const u16* from) { return __ldcg(reinterpret_cast<const uint4*>(from)); }
 
 // Copies into shared memory that go on by themselves. `commit_async` closes a batch of them, `wait_async<N>` waits until
 // all but the newest N batches of this thread are there.

@@ -103,7 +103,6 @@ inline float shuffle_xor(float value, int mask) {
 }
 inline float load_fresh(const float* from) { return *from; }
 inline float4 load_fresh4(const float* from) { return *reinterpret_cast<const float4*>(from); }
-inline uint4 load_fresh16(const u16* from) { return *reinterpret_cast<const uint4*>(from); }
 template <int BYTES>
 inline void copy_async(u8* to, const u8* from) { std::memcpy(to, from, BYTES); }
 inline void commit_async() {}
