@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Many
 from typing import Any
 
-from lattice_cli.kernels import cuda_layout, cuda_plan
+from lattice_cli.kernels import cuda_layout
 from lattice_cli.kernels.cuda_plan import MOST_ROWS, Plan
 from lattice_cli.kernels.cuda_sizes import Sizes, UnknownLayers
 from lattice_cli.kernels.cuda_source import CudaKernel
@@ -204,13 +204,13 @@ class Decoder:
   const k::Arguments arguments{{layers, (const k::u8*)embedding, (const k::u8*)head, norm, turns, rows, tokens,
     positions, slots, table, rows[1], (k::u16*)pages, (float*)states, (float*)work, (k::u64*)arrivals, logits, next}};
   using Step = k::Step<k::C>;
-  Step(Step::share(arguments, {plan.memory.nbytes})).run();
+  Step(Step::share(arguments)).run();
 """
             names = [*layers, "embedding", "head", "norm", "turns", "rows", "tokens", "positions", "slots", "table",
                      "pages", "states", "work", "arrivals", "mark"]  # fmt: skip
             sources = ("portable.cuh", "product.cuh", "frame.cuh", "hidden.cuh", "recurrent.cuh", "attention.cuh",
                        "step.cuh")  # fmt: skip
-            shared = plan.memory.nbytes + cuda_plan.tail_bytes(len(layers), plan.rows)
+            shared = plan.memory.nbytes + plan.tail_bytes
             kernel = CudaKernel("step", sources, plan.source(), body, names, ("logits", "next"),
                                 threads=32 * WARPS, shared_bytes=shared)  # fmt: skip
             work = mx.zeros((plan.work_numbers(),), dtype=mx.float32)

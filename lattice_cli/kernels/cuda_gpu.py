@@ -16,7 +16,7 @@ from typing import Any
 log = logging.getLogger("lattice.kernels")
 
 _ATTRIBUTES = {"multiprocessors": 16, "shared_bytes": 97, "major": 75, "minor": 76}  # CUdevice_attribute
-_KEPT_BYTES = 2048  # of shared memory, for what `cuda_plan.tail_bytes` counts
+_KEPT_BYTES = 2048  # of shared memory, for `Plan.tail_bytes`
 _LEAST_CAPABILITY = (8, 0)  # asynchronous copies, and bfloat16 in tensor cores
 # How far logits may be from mlx-lm's, as a share of their size: so many times as far as mlx-lm's are from each other
 # when its rounding differs, and some more. Deep networks of random weights have 20% of that, trained ones 1 or 2.

@@ -143,6 +143,11 @@ class Plan:
         per_row += s.heads * MOST_PARTS * (s.head_dim + 2) + (s.intermediate + s.mixed + s.hidden) // 2
         return self.rows * per_row
 
+    @property
+    def tail_bytes(self) -> int:
+        """`Frame::TAIL` of cuda/frame.cuh at most: arguments, the layers' addresses, two numbers of each row."""
+        return aligned(160 + 8 * len(self.sizes.pattern) + 8 * self.rows)
+
     def source(self) -> str:
         """`struct C` for cuda/step.cuh."""
         s, memory = self.sizes, self.memory
@@ -168,6 +173,7 @@ class Plan:
                 strict=True,
             )
         )
+        longs |= {"WORK_NUMBERS": self.work_numbers(), "SHARED_BYTES": memory.nbytes, "TAIL_BYTES": self.tail_bytes}
         longs |= dict(zip(("HEAD_SCALES", "HEAD_BIASES"), matrix_places(s.head, s.vocabulary, s.hidden), strict=True))
         lines = ["struct C {"]
         lines += [f"  static constexpr int {name} = {value};" for name, value in numbers.items()]
@@ -201,8 +207,3 @@ def _listed(places: dict[str, int]) -> str:
         three = [str(places.get(f"{name}{part}", 0)) for part in ("", "_SCALES", "_BIASES")]
         found.append(f"{{{', '.join(three)}}}" if name in _MATRICES else three[0])
     return ", ".join(found)
-
-
-def tail_bytes(layers: int, rows: int) -> int:
-    """`Frame::TAIL` of cuda/frame.cuh at most: arguments, the layers' addresses, two numbers of each row."""
-    return aligned(160 + 8 * layers + 8 * rows)

@@ -11,13 +11,14 @@ struct Attention : Recurrent<C> {
   using B::BUNDLES, B::JOINED, B::KEY_ROWS, B::PART, B::PARTS, B::PER_KEY, B::QUERY_ROWS, B::THREADS, B::TOGETHER, B::a, B::rows,
       B::floats, B::joined, B::mixed, B::wait;
 
-  // Attention. A row's context is cut into as many parts as keep all blocks busy.
+  // A row's context is cut into as many parts as keep all blocks busy.
   DEV int most_parts() const { return least(C::MOST_PARTS, ceil_div(2 * block_count(), rows * BUNDLES)); }
   DEV int parts(int row, int most) const { return least(most, ceil_div(a.positions[row] + 1, 32)); }
 
-  DEV u16* page(int row, int layer, int values, int head, int token) const {
+  // Where a token's key lies; its value is KEY_ROWS * PAGE numbers further.
+  DEV u16* page(int row, int layer, int head, int token) const {
     const long number = a.table[row * a.table_width + token / C::PAGE];
-    return a.pages + ((((number * C::ATTENTION_LAYERS + layer) * 2 + values) * C::KV_HEADS + head) * C::PAGE +
+    return a.pages + (((number * C::ATTENTION_LAYERS + layer) * 2 * C::KV_HEADS + head) * C::PAGE +
                       token % C::PAGE) * C::HEAD_DIM;
   }
 
@@ -74,7 +75,7 @@ struct Attention : Recurrent<C> {
     }
     DEV void find() {
       const int key_head = unit / most % BUNDLES / (PER_KEY / TOGETHER);
-      from = step.page(unit / (BUNDLES * most), index, 0, key_head, token);
+      from = step.page(unit / (BUNDLES * most), index, key_head, token);
     }
     DEV u16* slot(u32 number) const {
       return reinterpret_cast<u16*>(S::pipe()) + (thread_index() / 32 * RING + number % RING) * 2 * C::HEAD_DIM;
@@ -215,7 +216,7 @@ struct Attention : Recurrent<C> {
   // The new token's key and value, rounded as they will be read from now on; one warp. Into the pages where `writes`.
   DEV void keep_newest(const float* in, int row, int index, int key_head, bool writes, const float* key, u16* to) const {
     constexpr int D = C::HEAD_DIM;
-    u16* page_of = page(row, index, 0, key_head, a.positions[row]);
+    u16* page_of = page(row, index, key_head, a.positions[row]);
 #pragma unroll
     for (int d = thread_index() % 32; d < D; d += 32) {
       to[d] = narrow<C::HALF>(key[d]);

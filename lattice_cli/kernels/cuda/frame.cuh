@@ -134,11 +134,15 @@ struct Frame {
 
   // What a block has beyond Shared: a copy of the arguments, and what they point to and every stage reads: the layers'
   // addresses, the rows' positions and slots.
-  static constexpr int TAIL = (sizeof(Arguments) + 8 * C::LAYERS + 8 * RP + 127) / 128 * 128;
+  static constexpr int TAIL = sizeof(Arguments) + 8 * C::LAYERS + 8 * RP;
+  static constexpr int ATTENTION = 4 * ((TOGETHER + 2) * C::HEAD_DIM + C::WARPS * TOGETHER * PART);  // over the activations
+
+  static_assert(WORK == C::WORK_NUMBERS && TAIL <= C::TAIL_BYTES, "cuda_plan.py reckons otherwise");
+  static_assert(S::BYTES <= C::SHARED_BYTES && S::BYTES - 2 * RP * S::PITCH + ATTENTION <= C::SHARED_BYTES, "here, too");
 
   // Puts arguments where all threads read them; a register less each, and none in a thread's own memory.
-  DEV static const Arguments& share(const Arguments& arguments, int bytes) {
-    Arguments* copy = reinterpret_cast<Arguments*>(shared_memory() + bytes);
+  DEV static const Arguments& share(const Arguments& arguments) {
+    Arguments* copy = reinterpret_cast<Arguments*>(shared_memory() + C::SHARED_BYTES);
     const u8** layers = reinterpret_cast<const u8**>(copy + 1);
     int *positions = reinterpret_cast<int*>(layers + C::LAYERS), *slots = positions + RP;
     if (thread_index() < arguments.rows[0]) {

@@ -13,7 +13,6 @@ struct Hidden : Frame<C> {
   // The hidden state: in `from`, plus the shares of a product.
   template <int SPLITS>
   struct Residual {
-    const Hidden& step;
     const float* from;
     const float* shares;
 
@@ -73,9 +72,7 @@ struct Hidden : Frame<C> {
     return C::NT > 1 || C::CHUNK < H || rows * crowd() > C::WARPS || crowd() * 128 * KEPT < H;
   }
 
-  DEV static float4 times(float4 v, float4 w, float scale) {
-    return {v.x * w.x * scale, v.y * w.y * scale, v.z * w.z * scale, v.w * w.w * scale};
-  }
+  DEV static float4 times(float4 v, float4 w) { return {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w}; }
   DEV static float squares(float4 v) { return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w; }
 
   // The hidden states in `kept` go to `to`, row r by block r, their sums of squares to shared memory; what is kept are the
@@ -89,7 +86,7 @@ struct Hidden : Frame<C> {
         if (to != nullptr && kept_row() % block_count() == block_index())
           *reinterpret_cast<float4*>(to + long(kept_row()) * H + kept_column(i)) = kept[i];
         sum += squares(kept[i]);
-        kept[i] = times(kept[i], weight[i], 1.0f);
+        kept[i] = times(kept[i], weight[i]);
       }
     }
     sum = warp_sum(sum);
@@ -152,7 +149,7 @@ struct Hidden : Frame<C> {
 #pragma unroll
       for (int i = 0; i < KEPT; i++) {
         const int k = (i * THREADS + thread_index()) * 4;
-        if (k < H) put4<L>(out, k, times(kept[i], *reinterpret_cast<const float4*>(weight + k), 1.0f), scale);
+        if (k < H) put4<L>(out, k, times(kept[i], *reinterpret_cast<const float4*>(weight + k)), scale);
       }
     }
     arrive();
@@ -193,7 +190,7 @@ struct Hidden : Frame<C> {
         finish);
   }
 
-  // Columns that are already 16-bit numbers, in their places among eight.
+  // Columns that are already 16-bit numbers, in the order that `place` says.
   DEV void stage_plain(const u16* from, int width, int begin, int length) const {
     const int pieces = length / 8;
 #pragma unroll 1

@@ -50,9 +50,11 @@ struct Step : Attention<C> {
       const auto gate = [&] { return matrix(layer, at.gate, C::INTERMEDIATE, H); };
       const auto up = [&] { return matrix(layer, at.up, C::INTERMEDIATE, H); };
       const auto down = [&] { return matrix(layer, at.down, H, C::INTERMEDIATE); };
+      const auto ready = [&](int phase) {
+        if (phase == 0) wait();
+      };
       this->template normed_product<Linear, C::IN_SHARES, false>(
-          projections(i), projections(i), Residual<C::DOWN_SPLITS>{*this, h, a.work + PD}, other,
-          floats(layer, at.in_norm),
+          projections(i), projections(i), Residual<C::DOWN_SPLITS>{h, a.work + PD}, other, floats(layer, at.in_norm),
           Partial{joined(), JOINED, rows});
       arrive();
       if (recurrent) {
@@ -65,10 +67,7 @@ struct Step : Attention<C> {
       }
       arrive();
       product<C, Linear, C::OUT_SHARES, false>(
-          rows, out(), out(), C::OUT_SPLITS,
-          [&](int phase) {
-            if (phase == 0) wait();
-          },
+          rows, out(), out(), C::OUT_SPLITS, ready,
           [&](int begin, int length) {
             if (recurrent && head_shares() > 1)
               stage_gated(floats(layer, at.out_norm), begin, length);
@@ -78,27 +77,25 @@ struct Step : Attention<C> {
           Partial{a.work + PO, H, rows});
       arrive();
       this->template normed_product<Linear, C::UP_SHARES, true>(
-          gate(), up(), Residual<C::OUT_SPLITS>{*this, other, a.work + PO}, h, floats(layer, at.post_norm),
+          gate(), up(), Residual<C::OUT_SPLITS>{other, a.work + PO}, h, floats(layer, at.post_norm),
           [&](int, int output, int row, float low, float high) {
             if (row < rows) upper()[long(row) * C::INTERMEDIATE + place<Linear>(output)] = narrow<C::HALF>(silu(low) * high);
           });
       arrive();
       product<C, Linear, C::DOWN_SHARES, false>(
-          rows, down(), down(), C::DOWN_SPLITS, [&](int phase) {
-            if (phase == 0) wait();
-          },
+          rows, down(), down(), C::DOWN_SPLITS, ready,
           [&](int begin, int length) { stage_plain(upper(), C::INTERMEDIATE, begin, length); },
           Partial{a.work + PD, H, rows});
       arrive();
     }
-    finish(Residual<C::DOWN_SPLITS>{*this, h, a.work + PD});
+    finish(Residual<C::DOWN_SPLITS>{h, a.work + PD});
   }
 
   DEV void finish(const Residual<C::DOWN_SPLITS>& h) const {
-    this->template normed_product<Head, C::HEAD_SHARES, false>(head(), head(), h, nullptr, a.norm,
-                                             [&](int, int output, int row, float low, float) {
-                                               if (row < rows) a.logits[long(row) * C::VOCABULARY + output] = low;
-                                             });
+    this->template normed_product<Head, C::HEAD_SHARES, false>(
+        head(), head(), h, nullptr, a.norm, [&](int, int output, int row, float low, float) {
+          if (row < rows) a.logits[long(row) * C::VOCABULARY + output] = low;
+        });
     if (block_index() == 0 && thread_index() < rows) a.next_positions[thread_index()] = a.positions[thread_index()] + 1;
   }
 };

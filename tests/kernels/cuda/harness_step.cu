@@ -23,7 +23,7 @@ struct Layers {
 
 __global__ void __launch_bounds__(C::WARPS * 32, 1) step(Layers layers, k::Arguments arguments) {
   arguments.layers = layers.at;
-  Step(Step::share(arguments, k::PLAN_BYTES)).run();
+  Step(Step::share(arguments)).run();
 }
 // Small numbers in 16 bits, some of each sign; as words of quantized weights they are as good as others.
 __global__ void scatter(k::u16* to, long count) {
@@ -87,9 +87,9 @@ int main() {
   arguments.table = sent(table), arguments.table_width = pages;
   const long page_numbers = long(C::ATTENTION_LAYERS) * 2 * C::KV_HEADS * C::PAGE * C::HEAD_DIM;
   arguments.pages = reinterpret_cast<k::u16*>(weights(2 * most * pages * page_numbers));
-  arguments.states = numbers<float>(most * Step::STATE), arguments.work = numbers<float>(k::WORK_NUMBERS);
+  arguments.states = numbers<float>(most * Step::STATE), arguments.work = numbers<float>(C::WORK_NUMBERS);
   arguments.arrivals = numbers<k::u64>(16), arguments.logits = logits, arguments.next_positions = numbers<int>(most);
-  const int bytes = k::PLAN_BYTES + k::TAIL_BYTES;
+  const int bytes = C::SHARED_BYTES + C::TAIL_BYTES;
   cudaFuncSetAttribute(step, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   cudaEvent_t begin, end;
   cudaEventCreate(&begin), cudaEventCreate(&end);

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from lattice_cli.kernels.cuda_decoder import WARPS
-from lattice_cli.kernels.cuda_plan import Plan, tail_bytes
+from lattice_cli.kernels.cuda_plan import Plan
 from lattice_cli.kernels.cuda_sizes import Layout, Sizes, aligned, matrix_places
 
 
@@ -64,10 +64,8 @@ def main(bits: int, tiles: int) -> None:
     _, end = matrix_places(shape.head, shape.vocabulary, shape.hidden)
     head_bytes = 2 * end + aligned(shape.head.nbytes(shape.vocabulary, shape.hidden))
     sys.stdout.write(plan.source().replace("DEV static", "__host__ DEV static"))  # the program looks into it, too
-    sys.stdout.write(f"constexpr long WORK_NUMBERS = {plan.work_numbers()}, LAYER_BYTES = {layer_bytes};\n")
-    sys.stdout.write(f"constexpr long HEAD_BYTES = {head_bytes};\n")
-    sys.stdout.write(f"constexpr int BLOCKS = {plan.blocks}, PLAN_BYTES = {plan.memory.nbytes};\n")
-    sys.stdout.write(f"constexpr int TAIL_BYTES = {tail_bytes(len(shape.pattern), plan.rows)};\n")
+    sys.stdout.write(f"constexpr long LAYER_BYTES = {layer_bytes}, HEAD_BYTES = {head_bytes};\n")
+    sys.stdout.write(f"constexpr int BLOCKS = {plan.blocks};\n")
 
 
 if __name__ == "__main__":
